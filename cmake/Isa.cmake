@@ -1,0 +1,15 @@
+# replayssm_isa_sources(target base): compiles <base>_portable.cpp, <base>_avx2.cpp and
+# <base>_avx512.cpp, each with the flags of its instruction set. Each file includes one body; the
+# set is chosen at run time.
+set(REPLAYSSM_PORTABLE_FLAGS -O3)
+set(REPLAYSSM_AVX2_FLAGS -O3 -march=x86-64-v3 -mprefer-vector-width=256)
+set(REPLAYSSM_AVX512_FLAGS -O3 -march=x86-64-v4 -mprefer-vector-width=512)
+
+function(replayssm_isa_sources target base)
+  foreach(isa portable avx2 avx512)
+    string(TOUPPER ${isa} upper)
+    target_sources(${target} PRIVATE ${base}_${isa}.cpp)
+    set_source_files_properties(${base}_${isa}.cpp PROPERTIES COMPILE_OPTIONS
+      "${REPLAYSSM_${upper}_FLAGS}")
+  endforeach()
+endfunction()

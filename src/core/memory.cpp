@@ -1,0 +1,31 @@
+#include "core/memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace replayssm {
+namespace {
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugeThreshold = size_t{1} << 20;
+}  // namespace
+
+Buffer::Buffer(size_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  const bool huge = bytes >= kHugeThreshold;
+  const size_t alignment = huge ? kHugePage : 64;
+  if (bytes > SIZE_MAX - alignment) fail("out of memory: cannot take ", bytes, " bytes");
+  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  data_ = std::aligned_alloc(alignment, rounded);
+  if (data_ == nullptr) fail("out of memory: cannot take ", bytes, " bytes");
+  if (huge)
+    madvise(data_, rounded, MADV_HUGEPAGE);  // advice only: a refusal costs speed, not truth
+  std::memset(data_, 0, rounded);
+}
+
+Buffer::~Buffer() { std::free(data_); }
+
+}  // namespace replayssm
