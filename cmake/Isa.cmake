@@ -3,7 +3,9 @@
 # set is chosen at run time.
 set(REPLAYSSM_PORTABLE_FLAGS -O3)
 set(REPLAYSSM_AVX2_FLAGS -O3 -march=x86-64-v3 -mprefer-vector-width=256)
-set(REPLAYSSM_AVX512_FLAGS -O3 -march=x86-64-v4 -mprefer-vector-width=512)
+# g++ 12 warns of its own headers' _mm512_undefined_ps().
+set(REPLAYSSM_AVX512_FLAGS -O3 -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized
+  -Wno-maybe-uninitialized)
 
 function(replayssm_isa_sources target base)
   foreach(isa portable avx2 avx512)
