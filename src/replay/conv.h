@@ -1,6 +1,6 @@
 // The short causal depthwise convolution in front of a recurrent layer.
 //
-//   y_t[ch] = SiLU(bias[ch] + sum_{i=0}^{w-1} weight[ch, i] x_{t-w+1+i}[ch]),   x before 0 is 0
+//   y_t[ch] = SiLU(bias[ch] + sum_{i=0}^{w-1} weight[i, ch] x_{t-w+1+i}[ch]),   x before 0 is 0
 //
 // Its state is a ring of raw inputs by absolute position, so rollback is the same n as the layer's.
 #pragma once
@@ -25,7 +25,7 @@ struct ConvArgs {
   int32_t n_rows = 0;
   Tokens in;                      // x [n_channels]
   MutableTokens out;              // may not overlap `in`
-  const float* weight = nullptr;  // [n_channels, w]
+  const float* weight = nullptr;  // [w, n_channels]: tap i of every channel stands together
   const float* bias = nullptr;    // [n_channels] or null
   Ring ring;                      // [n_channels] a row, activation dtype
 };

@@ -1,0 +1,251 @@
+// plan_cpu: checks a problem once and binds it to the kernels of an instruction set.
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "replay/cpu/layout.h"
+#include "replay/kernels.h"
+
+namespace replayssm {
+namespace {
+
+using cpu::kChunk;
+using cpu::Layout;
+using cpu::Scratch;
+using cpu::StepKernels;
+
+constexpr int kMaxKeyDim = 1024;
+constexpr int kConvBlock = 256;  // channels of one unit of work
+
+const StepKernels& kernels_of(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return cpu::avx512::kStepKernels;
+    case Isa::kAvx2:
+      return cpu::avx2::kStepKernels;
+    case Isa::kPortable:
+      break;
+  }
+  return cpu::portable::kStepKernels;
+}
+
+template <typename Body>
+void parallel_for(const ParallelFor& parallel, int64_t count, const Body& body) {
+  parallel.run(
+      parallel.ctx, count,
+      [](const void* arg, int64_t index, int worker) {
+        (*static_cast<const Body*>(arg))(index, worker);
+      },
+      &body);
+}
+
+class CpuPlan final : public Plan {
+ public:
+  CpuPlan(const Problem& problem, Isa isa)
+      : Plan(problem), layout_(problem), kernels_(kernels_of(isa)) {
+    scratch_bytes_ = Scratch{}.place(problem_, layout_, nullptr);
+  }
+
+  int64_t checkpoint_elements() const override { return problem_.n_heads * layout_.head_elements; }
+  int64_t scale_elements() const override {
+    return problem_.checkpoint == DType::kI8 ? int64_t{problem_.n_heads} * layout_.value_padded : 0;
+  }
+  size_t workspace_bytes(int n_workers) const override {
+    return scratch_bytes_ * static_cast<size_t>(n_workers);
+  }
+
+  void step(const StepArgs& args, const ParallelFor& parallel) const override {
+    run(args, parallel, /*sweep=*/false);
+  }
+  void sweep(const StepArgs& args, const ParallelFor& parallel) const override {
+    run(args, parallel, /*sweep=*/true);
+  }
+
+  void export_checkpoint(const void* slot, const float* scale, float* canonical) const override {
+    for (int head = 0; head < problem_.n_heads; ++head) {
+      kernels_.export_head(problem_, layout_, head_state(slot, head), head_scale(scale, head),
+                           canonical + int64_t{head} * problem_.value_dim * problem_.key_dim);
+    }
+  }
+  void import_checkpoint(const float* canonical, void* slot, float* scale) const override {
+    const auto scratch = std::make_unique<char[]>(scratch_bytes_ + 64);
+    char* aligned = scratch.get() + (64 - reinterpret_cast<uintptr_t>(scratch.get()) % 64) % 64;
+    for (int head = 0; head < problem_.n_heads; ++head) {
+      kernels_.import_head(problem_, layout_,
+                           canonical + int64_t{head} * problem_.value_dim * problem_.key_dim,
+                           const_cast<char*>(head_state(slot, head)),
+                           const_cast<float*>(head_scale(scale, head)), aligned);
+    }
+  }
+
+ private:
+  const char* head_state(const void* slot, int head) const {
+    return static_cast<const char*>(slot) +
+           head * layout_.head_elements * dtype_bytes(problem_.checkpoint);
+  }
+  const float* head_scale(const float* scale, int head) const {
+    return scale == nullptr ? nullptr : scale + int64_t{head} * layout_.value_padded;
+  }
+
+  // Ring keys are shared by the heads of a key head. A step's rows read and written never coincide,
+  // so its first unit writes them at once; a sweep may come round the ring, and writes them when
+  // every unit has read.
+  void run(const StepArgs& args, const ParallelFor& parallel, bool sweep) const {
+    const int64_t units_per_row = int64_t{problem_.n_key_heads} * layout_.units_per_key;
+    char* workspace = static_cast<char*>(args.workspace);
+    std::atomic<int64_t> n_saturated{0};
+    parallel_for(parallel, args.n_rows * units_per_row, [&](int64_t index, int worker) {
+      const Row& row = args.rows[index / units_per_row];
+      if (row.read_slot < 0) return;
+      const int unit = static_cast<int>(index % units_per_row);
+      const int key_head = unit / layout_.units_per_key;
+      const int part = unit % layout_.units_per_key;
+      const int first = key_head * layout_.heads_per_key;
+      const int begin = first + part * layout_.unit_heads;
+      const int end = part + 1 == layout_.units_per_key ? first + layout_.heads_per_key
+                                                        : begin + layout_.unit_heads;
+      char* scratch = workspace + static_cast<size_t>(worker) * scratch_bytes_;
+      int64_t saturated = 0;
+      kernels_.unit(problem_, layout_, args, row, begin, end, sweep, scratch, &saturated);
+      int64_t counted_before = 0;
+      if (!sweep && part == 0) {
+        kernels_.write_keys(problem_, layout_, args, row, key_head, sweep, scratch,
+                            &counted_before);
+      }
+      if (saturated != 0) n_saturated.fetch_add(saturated, std::memory_order_relaxed);
+    });
+    if (sweep) {
+      parallel_for(parallel, args.n_rows * problem_.n_key_heads, [&](int64_t index, int worker) {
+        const Row& row = args.rows[index / problem_.n_key_heads];
+        if (row.read_slot < 0) return;
+        int64_t counted_before = 0;
+        kernels_.write_keys(
+            problem_, layout_, args, row, static_cast<int>(index % problem_.n_key_heads), sweep,
+            workspace + static_cast<size_t>(worker) * scratch_bytes_, &counted_before);
+      });
+    }
+    if (args.n_saturated != nullptr) *args.n_saturated += n_saturated.load();
+  }
+
+  Layout layout_;
+  const StepKernels& kernels_;
+  size_t scratch_bytes_ = 0;
+};
+
+class CpuConvPlan final : public ConvPlan {
+ public:
+  CpuConvPlan(const ConvProblem& problem, Isa isa) : ConvPlan(problem), kernels_(kernels_of(isa)) {}
+
+  void run(const ConvArgs& args, const ParallelFor& parallel) const override {
+    const int64_t blocks = (problem_.n_channels + kConvBlock - 1) / kConvBlock;
+    parallel_for(parallel, args.n_rows * blocks, [&](int64_t index, int) {
+      const Row& row = args.rows[index / blocks];
+      if (row.read_slot < 0) return;
+      const int begin = static_cast<int>(index % blocks) * kConvBlock;
+      const int end =
+          begin + kConvBlock < problem_.n_channels ? begin + kConvBlock : problem_.n_channels;
+      kernels_.conv(problem_, args, row, begin, end);
+    });
+  }
+
+ private:
+  const StepKernels& kernels_;
+};
+
+std::string isa_reason(Isa isa) {
+  return isa_supported(isa) ? "" : std::string("this machine has no ") + isa_name(isa);
+}
+
+std::string reason_against(const Problem& p) {
+  auto number = [](int64_t n) { return std::to_string(n); };
+  if (p.n_heads < 1 || p.n_key_heads < 1 || p.n_heads % p.n_key_heads != 0) {
+    return "n_heads " + number(p.n_heads) + " is not a multiple of n_key_heads " +
+           number(p.n_key_heads);
+  }
+  if (p.family == Family::kKda && p.n_heads != p.n_key_heads) {
+    return "KDA needs n_key_heads == n_heads";
+  }
+  if (p.value_dim < 1 || p.key_dim < 1 || p.key_dim > kMaxKeyDim || p.value_dim > kMaxKeyDim) {
+    return "head dims " + number(p.value_dim) + " x " + number(p.key_dim) + " are outside 1.." +
+           number(kMaxKeyDim);
+  }
+  const int b = p.grid.interval;
+  if (b != 8 && b != 16 && b != 32 && b != 64) {
+    return "grid interval " + number(b) + " is not 8, 16, 32 or 64";
+  }
+  if (p.max_window < 1 || p.max_window > b) {
+    return "max_window " + number(p.max_window) + " is outside 1.." + number(b);
+  }
+  if (p.grid.ring_rows < Grid::rows_for(b, p.max_window)) {
+    return "ring_rows " + number(p.grid.ring_rows) +
+           " is below B + 2 max_window - 1 = " + number(Grid::rows_for(b, p.max_window));
+  }
+  if (p.activation != DType::kF32 && p.activation != DType::kBF16) {
+    return std::string("activations are fp32 or bf16, not ") + dtype_name(p.activation);
+  }
+  if (p.ring == DType::kI8) return "the ring is fp32, fp16 or bf16, not int8";
+  return "";
+}
+
+std::string reason_against(const ConvProblem& p) {
+  if (p.n_channels < 1) return "n_channels " + std::to_string(p.n_channels) + " is below 1";
+  if (p.width < 2 || p.width > 8)
+    return "conv width " + std::to_string(p.width) + " is outside 2..8";
+  if (p.ring_rows < p.width) {
+    return "conv ring_rows " + std::to_string(p.ring_rows) + " is below the width " +
+           std::to_string(p.width);
+  }
+  if (p.activation != DType::kF32 && p.activation != DType::kBF16) {
+    return std::string("activations are fp32 or bf16, not ") + dtype_name(p.activation);
+  }
+  return "";
+}
+
+template <typename PlanType, typename Implementation, typename ProblemType>
+PlanResult<PlanType> make_plan(const ProblemType& problem, Isa isa) {
+  std::string reason = isa_reason(isa);
+  if (reason.empty()) reason = reason_against(problem);
+  if (!reason.empty()) return {nullptr, reason};
+  return {std::make_shared<Implementation>(problem, isa), ""};
+}
+
+}  // namespace
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return "portable";
+    case Isa::kAvx2:
+      return "AVX2";
+    case Isa::kAvx512:
+      return "AVX-512";
+  }
+  return "?";
+}
+
+bool isa_supported(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("x86-64-v3");
+    case Isa::kAvx512:
+      return __builtin_cpu_supports("x86-64-v4");
+  }
+  return false;
+}
+
+Isa best_isa() {
+  if (isa_supported(Isa::kAvx512)) return Isa::kAvx512;
+  return isa_supported(Isa::kAvx2) ? Isa::kAvx2 : Isa::kPortable;
+}
+
+PlanResult<Plan> plan_cpu(const Problem& problem, Isa isa) {
+  return make_plan<Plan, CpuPlan>(problem, isa);
+}
+
+PlanResult<ConvPlan> plan_cpu(const ConvProblem& problem, Isa isa) {
+  return make_plan<ConvPlan, CpuConvPlan>(problem, isa);
+}
+
+}  // namespace replayssm

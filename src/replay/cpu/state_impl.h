@@ -1,0 +1,211 @@
+// Products with the checkpoint and its fold, tile by tile. Part of an instruction set's translation
+// unit (step_impl.h).
+#pragma once
+
+#include "replay/cpu/layout.h"
+#include "replay/simd16.h"
+
+namespace replayssm::cpu::REPLAYSSM_ISA {
+namespace {
+
+using namespace replayssm::simd::REPLAYSSM_ISA;
+
+#if defined(REPLAYSSM_SIMD_AVX512)
+inline constexpr int kAccumulators = 16;  // vectors kept in registers by the products
+inline constexpr int kMaxOperands = 8;    // operands z multiplied in one pass over a tile
+#else
+inline constexpr int kAccumulators = 4;
+inline constexpr int kMaxOperands = 4;
+#endif
+
+template <DType kType>
+REPLAYSSM_INLINE V load_state(const void* base, int64_t element) {
+  if constexpr (kType == DType::kF32) return load(static_cast<const float*>(base) + element);
+  if constexpr (kType == DType::kF16)
+    return load_half(static_cast<const uint16_t*>(base) + element);
+  if constexpr (kType == DType::kBF16)
+    return load_bf16(static_cast<const uint16_t*>(base) + element);
+  if constexpr (kType == DType::kI8) return load_i8(static_cast<const int8_t*>(base) + element);
+}
+
+// The width of the next operand block when `left` operands remain.
+REPLAYSSM_INLINE int block_width(int left) {
+  int width = kMaxOperands;
+  while (width > left) width /= 2;
+  return width;
+}
+
+// Puts operand `index` of n_total, a vector [key_dim], into its block [key_dim][width].
+inline void pack_operand(const float* z, int index, int n_total, int key_dim, float* packed) {
+  int begin = 0;
+  int width = block_width(n_total);
+  while (begin + width <= index) {
+    begin += width;
+    width = block_width(n_total - begin);
+  }
+  float* to = packed + static_cast<int64_t>(begin) * key_dim + (index - begin);
+  for (int k = 0; k < key_dim; ++k) to[k * width] = z[k];
+}
+
+template <DType kType, int kWidth, int kTiles>
+REPLAYSSM_INLINE void products_block(const void* state, int64_t element, int key_dim,
+                                     const float* block, const float* scale, float* out,
+                                     int64_t out_stride) {
+  V sum[kTiles][kWidth];
+  for (auto& tile : sum) {
+    for (auto& v : tile) v = zero();
+  }
+  const int64_t tile_elements = int64_t{kTile} * key_dim;
+  for (int k = 0; k < key_dim; ++k) {
+    V s[kTiles];
+#pragma GCC unroll 4
+    for (int i = 0; i < kTiles; ++i) {
+      s[i] = load_state<kType>(state, element + i * tile_elements + int64_t{k} * kTile);
+    }
+#pragma GCC unroll 8
+    for (int z = 0; z < kWidth; ++z) {
+      const V operand = set1(block[k * kWidth + z]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kTiles; ++i) sum[i][z] = fma(s[i], operand, sum[i][z]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kTiles; ++i) {
+#pragma GCC unroll 8
+    for (int z = 0; z < kWidth; ++z) {
+      V v = sum[i][z];
+      if constexpr (kType == DType::kI8) v = mul(v, load(scale + i * kTile));
+      store(out + z * out_stride + i * kTile, v);
+    }
+  }
+}
+
+template <DType kType, int kWidth>
+void products_width(const void* state, const Layout& l, int key_dim, const float* block,
+                    const float* scale, float* out) {
+  constexpr int kTiles = kAccumulators / kWidth < 4 ? kAccumulators / kWidth : 4;
+  const int64_t tile_elements = int64_t{kTile} * key_dim;
+  int tile = 0;
+  for (; tile + kTiles <= l.n_tiles; tile += kTiles) {
+    products_block<kType, kWidth, kTiles>(state, tile * tile_elements, key_dim, block,
+                                          scale + tile * kTile, out + tile * kTile, l.value_padded);
+  }
+  for (; tile < l.n_tiles; ++tile) {
+    products_block<kType, kWidth, 1>(state, tile * tile_elements, key_dim, block,
+                                     scale + tile * kTile, out + tile * kTile, l.value_padded);
+  }
+}
+
+// out[z][v] = sum_k S[v][k] z[k] for n packed operands; one sequential sum per element, whatever n.
+template <DType kType>
+void products_typed(const void* state, const float* scale, const Layout& l, int key_dim,
+                    const float* packed, int n, float* out) {
+  int begin = 0;
+  while (begin < n) {
+    const int width = block_width(n - begin);
+    const float* block = packed + static_cast<int64_t>(begin) * key_dim;
+    float* to = out + static_cast<int64_t>(begin) * l.value_padded;
+    if constexpr (kMaxOperands >= 8) {
+      if (width == 8) products_width<kType, 8>(state, l, key_dim, block, scale, to);
+    }
+    if (width == 4) products_width<kType, 4>(state, l, key_dim, block, scale, to);
+    if (width == 2) products_width<kType, 2>(state, l, key_dim, block, scale, to);
+    if (width == 1) products_width<kType, 1>(state, l, key_dim, block, scale, to);
+    begin += width;
+  }
+}
+
+inline void products(DType type, const void* state, const float* scale, const Layout& l,
+                     int key_dim, const float* packed, int n, float* out) {
+  switch (type) {
+    case DType::kF32:
+      return products_typed<DType::kF32>(state, scale, l, key_dim, packed, n, out);
+    case DType::kF16:
+      return products_typed<DType::kF16>(state, scale, l, key_dim, packed, n, out);
+    case DType::kBF16:
+      return products_typed<DType::kBF16>(state, scale, l, key_dim, packed, n, out);
+    case DType::kI8:
+      return products_typed<DType::kI8>(state, scale, l, key_dim, packed, n, out);
+  }
+}
+
+// Rounds an fp32 tile [key_dim][16] to the checkpoint's dtype. int8: scale = max |row| / 127.
+inline void store_tile(DType type, const float* tile, int key_dim, void* state, int64_t element,
+                       float* scale, int64_t* saturated) {
+  if (type == DType::kI8) {
+    V largest = zero();
+    for (int k = 0; k < key_dim; ++k) largest = max(abs(load(tile + k * kTile)), largest);
+    const V step = mul(largest, set1(1.0f / 127.0f));
+    const V inverse = select_less(zero(), step, div(set1(1.0f), step), zero());
+    store(scale, step);
+    int8_t* to = static_cast<int8_t*>(state) + element;
+    for (int k = 0; k < key_dim; ++k) {
+      const V q = round_even(mul(load(tile + k * kTile), inverse));
+      store_i8_raw(to + k * kTile, min(max(q, set1(-127.0f)), set1(127.0f)));
+    }
+    return;
+  }
+  for (int k = 0; k < key_dim; ++k) {
+    const V s = load(tile + k * kTile);
+    const int64_t at = element + int64_t{k} * kTile;
+    if (type == DType::kF32) {
+      store(static_cast<float*>(state) + at, s);
+    } else if (type == DType::kF16) {
+      *saturated += count_less(set1(kHalfMax), abs(s));
+      store_half(static_cast<uint16_t*>(state) + at, s);
+    } else {
+      store_bf16(static_cast<uint16_t*>(state) + at, s);
+    }
+  }
+}
+
+// tile[k] = decay[k] * S[k] + sum_j across[k][j] * weighted[j], j in order. Four keys at a time, so
+// that four sums are in flight; S may be null (the zero state).
+template <DType kType>
+void fold_tile_typed(const void* state, int64_t element, const float* scale, int key_dim,
+                     int n_rows, const float* decay, const float* across, const float* weighted,
+                     float* tile) {
+  constexpr int kKeys = 4;
+  const V row_scale = kType == DType::kI8 && state != nullptr ? load(scale) : zero();
+  for (int k0 = 0; k0 < key_dim; k0 += kKeys) {
+    V s[kKeys];
+    const float* column[kKeys];
+    for (int i = 0; i < kKeys; ++i) {
+      const int k = k0 + i < key_dim ? k0 + i : key_dim - 1;
+      column[i] = across + static_cast<int64_t>(k) * n_rows;
+      s[i] = zero();
+      if (state == nullptr) continue;
+      s[i] = load_state<kType>(state, element + int64_t{k} * kTile);
+      if constexpr (kType == DType::kI8) s[i] = mul(s[i], row_scale);
+      s[i] = mul(s[i], set1(decay[k]));
+    }
+    for (int j = 0; j < n_rows; ++j) {
+      const V u = load(weighted + j * kTile);
+#pragma GCC unroll 4
+      for (int i = 0; i < kKeys; ++i) s[i] = fma(set1(column[i][j]), u, s[i]);
+    }
+    for (int i = 0; i < kKeys && k0 + i < key_dim; ++i) store(tile + (k0 + i) * kTile, s[i]);
+  }
+}
+
+inline void fold_tile(DType type, const void* state, int64_t element, const float* scale,
+                      int key_dim, int n_rows, const float* decay, const float* across,
+                      const float* weighted, float* tile) {
+  switch (type) {
+    case DType::kF32:
+      return fold_tile_typed<DType::kF32>(state, element, scale, key_dim, n_rows, decay, across,
+                                          weighted, tile);
+    case DType::kF16:
+      return fold_tile_typed<DType::kF16>(state, element, scale, key_dim, n_rows, decay, across,
+                                          weighted, tile);
+    case DType::kBF16:
+      return fold_tile_typed<DType::kBF16>(state, element, scale, key_dim, n_rows, decay, across,
+                                           weighted, tile);
+    case DType::kI8:
+      return fold_tile_typed<DType::kI8>(state, element, scale, key_dim, n_rows, decay, across,
+                                         weighted, tile);
+  }
+}
+
+}  // namespace
+}  // namespace replayssm::cpu::REPLAYSSM_ISA
