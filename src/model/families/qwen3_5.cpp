@@ -1,0 +1,153 @@
+// Qwen3.5, 3.6 and 3.8, dense: Gated DeltaNet and full attention layers, each followed by a gated
+// MLP. Published files are the text part of a vision model.
+#include <cmath>
+#include <utility>
+
+#include "model/families/bounds.h"
+#include "model/families/family.h"
+
+namespace replayssm {
+namespace {
+
+std::vector<bool> full_attention_layers(const ConfigObject& text) {
+  const auto n_layers = static_cast<size_t>(text.integer("num_hidden_layers", 1, kMaxLayers));
+  std::vector<bool> full(n_layers);
+  if (!text.has("layer_types")) {
+    const auto interval =
+        static_cast<size_t>(text.integer_or("full_attention_interval", 4, 1, kMaxLayers));
+    for (size_t i = 0; i < n_layers; ++i) full[i] = (i + 1) % interval == 0;
+    return full;
+  }
+  const auto types = text.texts("layer_types");
+  if (types.size() != n_layers) {
+    text.refuse("layer_types", "has ", types.size(), " layers, num_hidden_layers is ", n_layers);
+  }
+  for (size_t i = 0; i < n_layers; ++i) {
+    full[i] = types[i] == "full_attention";
+    if (!full[i] && types[i] != "linear_attention") {
+      text.refuse("layer_types", "holds '", types[i],
+                  "'; known are linear_attention and full_attention");
+    }
+  }
+  return full;
+}
+
+// theta and the rotated share of a head, from rope_parameters or from the older flat fields.
+void read_rope(const ConfigObject& text, AttentionSpec& attention) {
+  const ConfigObject rope = text.has("rope_parameters") ? text.object("rope_parameters") : text;
+  const std::string type = rope.text_or("rope_type", "default");
+  if (type != "default") rope.refuse("rope_type", "is '", type, "'; only 'default' is supported");
+  if (text.has("rope_scaling")) {
+    const ConfigObject scaling = text.object("rope_scaling");
+    const std::string scaled = scaling.text_or("rope_type", "default");
+    if (scaled != "default" && scaled != "mrope") {
+      scaling.refuse("rope_type", "is '", scaled, "'; only 'default' is supported");
+    }
+  }
+  const ConfigObject& theta = rope.has("rope_theta") ? rope : text;
+  attention.rope_theta = theta.number("rope_theta", 1.0, 1e15);
+  const ConfigObject& partial = rope.has("partial_rotary_factor") ? rope : text;
+  const double factor = partial.number_or("partial_rotary_factor", 0.25, 0.0, 1.0);
+  attention.rotary_dims = static_cast<int32_t>(attention.head_dim * factor);
+  if (attention.rotary_dims % 2 != 0) {
+    partial.refuse("partial_rotary_factor", "gives an odd count of rotated dimensions, ",
+                   attention.rotary_dims, " of ", attention.head_dim);
+  }
+}
+
+AttentionSpec read_attention(const ConfigObject& text) {
+  if (text.boolean_or("attention_bias", false)) text.refuse("attention_bias", "must be false");
+  if (!text.boolean_or("attn_output_gate", true)) text.refuse("attn_output_gate", "must be true");
+  AttentionSpec attention;
+  attention.n_heads = read_size(text, "num_attention_heads", kMaxHeads);
+  attention.n_kv_heads = read_size(text, "num_key_value_heads", kMaxHeads);
+  attention.head_dim = read_size(text, "head_dim", kMaxHeadDim);
+  if (attention.n_heads % attention.n_kv_heads != 0) {
+    text.refuse("num_key_value_heads", "must divide num_attention_heads");
+  }
+  attention.qk_norm = true;
+  attention.output_gate = true;
+  read_rope(text, attention);
+  return attention;
+}
+
+GdnSpec read_gdn(const ConfigObject& text, float eps) {
+  const std::string gate = text.text_or("output_gate_type", "swish");
+  if (gate != "swish" && gate != "silu") {
+    text.refuse("output_gate_type", "is '", gate, "'; known are swish and silu");
+  }
+  GdnSpec gdn;
+  gdn.n_key_heads = read_size(text, "linear_num_key_heads", kMaxHeads);
+  gdn.n_value_heads = read_size(text, "linear_num_value_heads", kMaxHeads);
+  gdn.key_dim = read_size(text, "linear_key_head_dim", kMaxHeadDim);
+  gdn.value_dim = read_size(text, "linear_value_head_dim", kMaxHeadDim);
+  gdn.conv_width =
+      static_cast<int32_t>(text.integer("linear_conv_kernel_dim", kMinConvWidth, kMaxConvWidth));
+  gdn.norm_eps = eps;
+  if (gdn.n_value_heads % gdn.n_key_heads != 0) {
+    text.refuse("linear_num_key_heads", "must divide linear_num_value_heads");
+  }
+  return gdn;
+}
+
+MixerNames gdn_names(const std::string& layer) {
+  const std::string at = layer + "linear_attn.";
+  return {layer + "input_layernorm.weight",
+          GdnNames{at + "in_proj_qkv.weight", at + "in_proj_z.weight", at + "in_proj_b.weight",
+                   at + "in_proj_a.weight", at + "conv1d.weight", at + "A_log", at + "dt_bias",
+                   at + "norm.weight", at + "out_proj.weight"}};
+}
+
+MixerNames attention_names(const std::string& layer) {
+  const std::string at = layer + "self_attn.";
+  return {layer + "input_layernorm.weight",
+          AttentionNames{at + "q_proj.weight", at + "k_proj.weight", at + "v_proj.weight",
+                         at + "o_proj.weight", at + "q_norm.weight", at + "k_norm.weight"}};
+}
+
+MixerNames mlp_names(const std::string& layer) {
+  const std::string at = layer + "mlp.";
+  return {layer + "post_attention_layernorm.weight",
+          MlpNames{at + "gate_proj.weight", at + "up_proj.weight", at + "down_proj.weight"}};
+}
+
+}  // namespace
+
+ModelDescription describe_qwen3_5(const ConfigObject& config) {
+  const bool nested = config.has("text_config");
+  const ConfigObject text = nested ? config.object("text_config") : config;
+  const std::string act = text.text_or("hidden_act", "silu");
+  if (act != "silu") text.refuse("hidden_act", "is '", act, "', must be silu");
+
+  ModelDescription out;
+  ModelSpec& spec = out.spec;
+  spec.hidden = read_size(text, "hidden_size", kMaxHidden);
+  spec.vocab = read_size(text, "vocab_size", kMaxVocab);
+  spec.max_positions = text.integer("max_position_embeddings", 1, kMaxPositions);
+  spec.norm_eps = static_cast<float>(text.number("rms_norm_eps", 0.0, 1.0));
+  spec.zero_centred_norms = true;
+  // the outer value wins, as in the code that publishes such files
+  spec.tied =
+      config.boolean_or("tie_word_embeddings", text.boolean_or("tie_word_embeddings", false));
+  spec.eos_ids = read_eos(text.has("eos_token_id") ? text : config, spec.vocab);
+
+  const std::string prefix = nested ? "model.language_model." : "model.";
+  out.names.embedding = prefix + "embed_tokens.weight";
+  out.names.final_norm = prefix + "norm.weight";
+  out.names.lm_head = "lm_head.weight";
+  out.names.skipped_prefixes = {"mtp."};
+  if (nested) out.names.skipped_prefixes.push_back("model.visual.");
+
+  const AttentionSpec attention = read_attention(text);
+  const GdnSpec gdn = read_gdn(text, spec.norm_eps);
+  const MlpSpec mlp{MlpKind::kGatedSilu, read_size(text, "intermediate_size", kMaxFf)};
+  for (const bool full : full_attention_layers(text)) {
+    const std::string layer = concat(prefix, "layers.", spec.layers.size(), ".");
+    spec.layers.push_back({{full ? MixerSpec(attention) : MixerSpec(gdn), mlp}});
+    out.names.mixers.push_back(
+        {full ? attention_names(layer) : gdn_names(layer), mlp_names(layer)});
+  }
+  return out;
+}
+
+}  // namespace replayssm
