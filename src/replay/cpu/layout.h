@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "replay/conv.h"
+#include "replay/plain.h"
 #include "replay/step.h"
 
 namespace replayssm::cpu {
@@ -93,6 +94,25 @@ struct Scratch {
   }
 };
 
+// Scratch of one worker of the plain recurrence: kChunk tokens of one head.
+struct PlainScratch {
+  float* keys;     // [kChunk][key_padded]
+  float* queries;  // [kChunk][key_padded]
+  float* decay;    // [kChunk][key_dim]
+  float* beta;     // [kChunk]: beta, Mamba-2: dt
+  char* state;     // [head_elements], state dtype
+
+  size_t place(const Problem& p, const Layout& l, char* base) {
+    const int64_t row = int64_t{kChunk} * l.key_padded * 4;
+    keys = reinterpret_cast<float*>(base);
+    queries = reinterpret_cast<float*>(base + row);
+    decay = reinterpret_cast<float*>(base + 2 * row);
+    beta = reinterpret_cast<float*>(base + 3 * row);
+    state = base + 3 * row + kChunk * 4;
+    return static_cast<size_t>(3 * row + kChunk * 4 + l.head_elements * dtype_bytes(p.checkpoint));
+  }
+};
+
 // The functions that each instruction set provides.
 struct StepKernels {
   // Computes heads [head_begin, head_end) of one key head for one row: outputs, ring values and
@@ -106,6 +126,8 @@ struct StepKernels {
                       float* canonical);
   void (*import_head)(const Problem&, const Layout&, const float* canonical, void* state,
                       float* scale, char* scratch);
+  void (*plain)(const Problem&, const Layout&, const PlainArgs&, const Row&,
+                const int32_t* write_slots, int head, char* scratch);
   void (*conv)(const ConvProblem&, const ConvArgs&, const Row&, int channel_begin, int channel_end);
 };
 

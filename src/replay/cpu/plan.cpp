@@ -11,6 +11,7 @@ namespace {
 
 using cpu::kChunk;
 using cpu::Layout;
+using cpu::PlainScratch;
 using cpu::Scratch;
 using cpu::StepKernels;
 
@@ -132,6 +133,40 @@ class CpuPlan final : public Plan {
   size_t scratch_bytes_ = 0;
 };
 
+class CpuPlainPlan final : public PlainPlan {
+ public:
+  CpuPlainPlan(const Problem& problem, Isa isa)
+      : PlainPlan(problem), layout_(problem), kernels_(kernels_of(isa)) {
+    PlainScratch scratch;
+    alignas(64) static char origin[64];
+    scratch_bytes_ = static_cast<size_t>(
+        cpu::round_up(static_cast<int64_t>(scratch.place(problem_, layout_, origin)), 64));
+  }
+
+  int64_t checkpoint_elements() const override { return problem_.n_heads * layout_.head_elements; }
+  size_t workspace_bytes(int n_workers) const override {
+    return scratch_bytes_ * static_cast<size_t>(n_workers);
+  }
+  void run(const PlainArgs& args, const ParallelFor& parallel) const override {
+    parallel_for(parallel, int64_t{args.base.n_rows} * problem_.n_heads,
+                 [&](int64_t index, int worker) {
+                   const int64_t r = index / problem_.n_heads;
+                   const Row& row = args.base.rows[r];
+                   if (row.read_slot < 0) return;
+                   kernels_.plain(problem_, layout_, args, row,
+                                  args.write_slots + r * args.write_slots_stride,
+                                  static_cast<int>(index % problem_.n_heads),
+                                  static_cast<char*>(args.base.workspace) +
+                                      static_cast<size_t>(worker) * scratch_bytes_);
+                 });
+  }
+
+ private:
+  Layout layout_;
+  const StepKernels& kernels_;
+  size_t scratch_bytes_ = 0;
+};
+
 class CpuConvPlan final : public ConvPlan {
  public:
   CpuConvPlan(const ConvProblem& problem, Isa isa) : ConvPlan(problem), kernels_(kernels_of(isa)) {}
@@ -242,6 +277,11 @@ Isa best_isa() {
 
 PlanResult<Plan> plan_cpu(const Problem& problem, Isa isa) {
   return make_plan<Plan, CpuPlan>(problem, isa);
+}
+
+PlanResult<PlainPlan> plan_plain_cpu(const Problem& problem, Isa isa) {
+  if (problem.checkpoint == DType::kI8) return {nullptr, "the plain state has no int8"};
+  return make_plan<PlainPlan, CpuPlainPlan>(problem, isa);
 }
 
 PlanResult<ConvPlan> plan_cpu(const ConvProblem& problem, Isa isa) {
