@@ -1,0 +1,42 @@
+#include "model/mixers/mixers.h"
+#include "ops/elementwise.h"
+
+namespace replayssm {
+namespace {
+
+struct Scratch {
+  ops::Matrix in;  // gate | up, or up
+  ops::Matrix y;
+
+  Scratch(Arena& arena, const MlpSpec& spec, DType activation, int64_t n_tokens)
+      : in(arena.take(activation, n_tokens,
+                      spec.kind == MlpKind::kGatedSilu ? 2 * spec.ff : spec.ff)),
+        y(arena.take(activation, n_tokens, spec.ff)) {}
+};
+
+}  // namespace
+
+size_t scratch_bytes(const MlpSpec& spec, DType activation, int64_t n_tokens) {
+  Arena arena(nullptr);
+  Scratch(arena, spec, activation, n_tokens);
+  return arena.used();
+}
+
+void run_mlp(const Pass& pass, const MlpSpec& spec, const MlpWeights& weights, ops::ConstMatrix in,
+             ops::Matrix out) {
+  Arena arena(pass.scratch);
+  const Scratch s(arena, spec, pass.activation, pass.n_tokens);
+  weights.in.run(pass.context, in, s.in);
+  switch (spec.kind) {
+    case MlpKind::kGatedSilu:
+      ops::silu_mul(pass.context, s.in.slice_cols(0, spec.ff), s.in.slice_cols(spec.ff, spec.ff),
+                    s.y);
+      break;
+    case MlpKind::kRelu2:
+      ops::relu2(pass.context, s.in, s.y);
+      break;
+  }
+  weights.down.run(pass.context, s.y, out);
+}
+
+}  // namespace replayssm

@@ -1,0 +1,144 @@
+#include "model/model.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace replayssm {
+namespace {
+
+DType activation_of(const ModelDescription& description, const TensorFiles& files,
+                    const ModelOptions& options) {
+  const DType stored = stored_dtype(description, files);
+  const DType activation =
+      options.activation.value_or(stored == DType::kF32 ? DType::kF32 : DType::kBF16);
+  if (activation != DType::kF32 && activation != DType::kBF16) {
+    fail("activations can be fp32 or bf16, not ", dtype_name(activation));
+  }
+  return activation;
+}
+
+Grid grid_of(const ModelOptions& options) {
+  const int32_t interval = options.interval;
+  if (interval != 8 && interval != 16 && interval != 32 && interval != 64) {
+    fail("the grid interval is ", interval, "; it can be 8, 16, 32 or 64");
+  }
+  if (options.max_window < 1 || options.max_window > interval) {
+    fail("the largest step is ", options.max_window, " tokens; it must lie in [1, ", interval,
+         "], the grid interval");
+  }
+  return {interval, Grid::rows_for(interval, options.max_window)};
+}
+
+}  // namespace
+
+std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelOptions& options) {
+  ModelDescription description = describe_model(folder);
+  const TensorFiles files = TensorFiles::open_folder(folder);
+  return std::shared_ptr<const Model>(new Model(std::move(description), files, options));
+}
+
+Model::Model(ModelDescription description, const TensorFiles& files, const ModelOptions& options)
+    : spec_(description.spec),
+      options_(options),
+      activation_(activation_of(description, files, options)),
+      grid_(grid_of(options)) {
+  for (size_t i = 0; i < spec_.layers.size(); ++i) {
+    for (const auto& mixer : spec_.layers[i].mixers) {
+      std::visit([&](const auto& spec) { add_mixer(spec, static_cast<int>(i)); }, mixer);
+    }
+  }
+  weights_ = load_weights(description, files);
+}
+
+void Model::add_mixer(const Mamba2Spec& mamba, int layer) {
+  Problem problem;
+  problem.family = Family::kMamba2;
+  problem.n_heads = mamba.n_heads;
+  problem.n_key_heads = mamba.n_groups;
+  problem.value_dim = mamba.head_dim;
+  problem.key_dim = mamba.state_dim;
+  ConvProblem conv;
+  conv.n_channels = static_cast<int32_t>(mamba.conv_channels());
+  conv.width = mamba.conv_width;
+  add_recurrent(problem, conv, layer);
+}
+
+void Model::add_mixer(const GdnSpec& gdn, int layer) {
+  Problem problem;
+  problem.family = Family::kGdn;
+  problem.n_heads = gdn.n_value_heads;
+  problem.n_key_heads = gdn.n_key_heads;
+  problem.value_dim = gdn.value_dim;
+  problem.key_dim = gdn.key_dim;
+  ConvProblem conv;
+  conv.n_channels = static_cast<int32_t>(gdn.conv_channels());
+  conv.width = gdn.conv_width;
+  add_recurrent(problem, conv, layer);
+}
+
+void Model::add_recurrent(const Problem& shape, const ConvProblem& conv_shape, int layer) {
+  Problem problem = shape;
+  problem.grid = grid_;
+  problem.max_window = options_.max_window;
+  problem.activation = activation_;
+  problem.ring = options_.ring;
+  problem.checkpoint = options_.checkpoint;
+  ConvProblem conv = conv_shape;
+  conv.ring_rows = conv.width - 1 + options_.max_window;
+  conv.activation = activation_;
+
+  RecurrentLayer out;
+  auto plan = plan_cpu(problem, options_.isa);
+  if (!plan.plan) fail("layer ", layer, " cannot run: ", plan.reason);
+  auto conv_plan = plan_cpu(conv, options_.isa);
+  if (!conv_plan.plan) fail("layer ", layer, " cannot run: ", conv_plan.reason);
+  out.plan = std::move(plan.plan);
+  out.conv = std::move(conv_plan.plan);
+  out.checkpoint_elements = out.plan->checkpoint_elements();
+  out.scale_elements = out.plan->scale_elements();
+  out.ring_value_row = int64_t{problem.n_heads} * problem.value_dim;
+  out.ring_key_row = int64_t{problem.n_key_heads} * problem.key_dim;
+  out.ring_gate_row = problem.n_heads;
+  out.conv_row = conv.n_channels;
+  recurrent_.push_back(std::move(out));
+}
+
+void Model::add_mixer(const AttentionSpec& attention, int) {
+  AttentionLayer out;
+  out.kv = {attention.n_kv_heads, attention.head_dim, activation_};
+  if (attention.rotary_dims > 0) {
+    const auto same =
+        std::find_if(rope_specs_.begin(), rope_specs_.end(), [&](const AttentionSpec& known) {
+          return known.rotary_dims == attention.rotary_dims &&
+                 known.rope_theta == attention.rope_theta;
+        });
+    out.rope = static_cast<int32_t>(same - rope_specs_.begin());
+    if (same == rope_specs_.end()) {
+      rope_specs_.push_back(attention);
+      ropes_.emplace_back(attention.rotary_dims, attention.rope_theta);
+    }
+  }
+  attention_.push_back(out);
+}
+
+ModelMemory Model::memory() const {
+  ModelMemory out;
+  out.weights = static_cast<int64_t>(weights_.bytes());
+  for (const auto& layer : recurrent_) {
+    out.checkpoint_slot += layer.checkpoint_elements * dtype_bytes(options_.checkpoint) +
+                           layer.scale_elements * int64_t{sizeof(float)};
+    const int64_t row = (layer.ring_value_row + layer.ring_key_row) * dtype_bytes(options_.ring) +
+                        layer.ring_gate_row * int64_t{sizeof(float)};
+    out.ring_token += row;
+    out.ring_slot += row * grid_.ring_rows;
+    out.conv_slot += layer.conv_row * layer.conv->problem().ring_rows * dtype_bytes(activation_);
+  }
+  for (const auto& layer : attention_) {
+    out.kv_page += layer.kv.page_bytes();
+    out.kv_token += 2 * int64_t{layer.kv.n_kv_heads} * layer.kv.head_dim * dtype_bytes(activation_);
+  }
+  return out;
+}
+
+}  // namespace replayssm

@@ -1,0 +1,264 @@
+#include "model/weights.h"
+
+#include <cstring>
+#include <unordered_set>
+
+#include "core/error.h"
+
+namespace replayssm {
+namespace {
+
+DType dtype_of(const TensorView& tensor) {
+  switch (tensor.dtype) {
+    case FileDType::kF32:
+      return DType::kF32;
+    case FileDType::kF16:
+      return DType::kF16;
+    case FileDType::kBF16:
+      return DType::kBF16;
+    default:
+      fail(tensor.path, ": tensor '", tensor.name, "' is ", file_dtype_name(tensor.dtype),
+           "; weights must be F32, F16 or BF16");
+  }
+}
+
+// Hands out each tensor once, shape and type checked.
+class Taker {
+ public:
+  explicit Taker(const TensorFiles& files) : files_(files) {}
+
+  const TensorView& take(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView& tensor = files_.at(name);
+    if (tensor.shape != shape) {
+      TensorView expected;
+      expected.shape = shape;
+      fail(tensor.path, ": tensor '", name, "' has shape ", tensor.shape_text(),
+           ", config.json needs ", expected.shape_text());
+    }
+    dtype_of(tensor);
+    if (!taken_.insert(&tensor).second) {
+      fail(tensor.path, ": tensor '", name, "' would be used twice");
+    }
+    return tensor;
+  }
+
+  Vector vector(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView& tensor = take(name, shape);
+    Vector out(static_cast<size_t>(tensor.n_elements()) * sizeof(float));
+    widen_to_fp32(tensor, out.as<float>());
+    return out;
+  }
+
+  // Tensors that nobody took must begin with one of the prefixes.
+  std::vector<std::string> skipped(const std::vector<std::string>& prefixes) const {
+    std::vector<std::string> out;
+    for (const auto& tensor : files_.tensors()) {
+      if (taken_.contains(&tensor)) continue;
+      bool known = false;
+      for (const auto& prefix : prefixes) known = known || tensor.name.starts_with(prefix);
+      if (!known) {
+        fail(tensor.path, ": tensor '", tensor.name, "' has no place in the model of config.json");
+      }
+      out.push_back(tensor.name);
+    }
+    return out;
+  }
+
+ private:
+  const TensorFiles& files_;
+  std::unordered_set<const TensorView*> taken_;
+};
+
+// A tensor as a matrix whose elements are aligned: a file's header may leave them at any byte.
+class AlignedMatrix {
+ public:
+  AlignedMatrix(const TensorView& tensor, int64_t rows, int64_t cols)
+      : matrix_{tensor.data, dtype_of(tensor), rows, cols, cols} {
+    const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+    if (address % static_cast<uintptr_t>(dtype_bytes(matrix_.dtype)) != 0) {
+      copy_ = Buffer(static_cast<size_t>(tensor.bytes));
+      std::memcpy(copy_.data(), tensor.data, static_cast<size_t>(tensor.bytes));
+      matrix_.data = copy_.data();
+    }
+  }
+  ops::ConstMatrix get() const { return matrix_; }
+
+ private:
+  Buffer copy_;
+  ops::ConstMatrix matrix_;
+};
+
+AlignedMatrix take_matrix(Taker& taker, const std::string& name, int64_t rows, int64_t cols) {
+  return AlignedMatrix(taker.take(name, {rows, cols}), rows, cols);
+}
+
+ops::Linear take_linear(Taker& taker, const std::string& name, int64_t n_out, int64_t n_in) {
+  return ops::Linear::pack(take_matrix(taker, name, n_out, n_in).get());
+}
+
+Mamba2Weights load(const Mamba2Spec& spec, const Mamba2Names& names, int64_t hidden, Taker& taker) {
+  const int64_t zx = spec.inner() + spec.conv_channels(), heads = spec.n_heads;
+  Mamba2Weights out;
+  const AlignedMatrix in = take_matrix(taker, names.in_proj, zx + heads, hidden);
+  out.in_zx = ops::Linear::pack(in.get().slice_rows(0, zx));
+  out.in_dt = ops::Linear::pack(in.get().slice_rows(zx, heads));
+  out.conv_weight = taker.vector(names.conv_weight, {spec.conv_channels(), 1, spec.conv_width});
+  if (spec.conv_bias) out.conv_bias = taker.vector(names.conv_bias, {spec.conv_channels()});
+  out.a_log = taker.vector(names.a_log, {heads});
+  out.skip = taker.vector(names.skip, {heads});
+  out.dt_bias = taker.vector(names.dt_bias, {heads});
+  out.norm = taker.vector(names.norm, {spec.inner()});
+  out.out = take_linear(taker, names.out_proj, hidden, spec.inner());
+  return out;
+}
+
+GdnWeights load(const GdnSpec& spec, const GdnNames& names, int64_t hidden, Taker& taker) {
+  const int64_t heads = spec.n_value_heads;
+  GdnWeights out;
+  const AlignedMatrix qkv = take_matrix(taker, names.in_proj_qkv, spec.conv_channels(), hidden);
+  const AlignedMatrix z = take_matrix(taker, names.in_proj_z, spec.value_size(), hidden);
+  const ops::ConstMatrix qkvz[] = {qkv.get(), z.get()};
+  out.in_qkvz = ops::Linear::pack(qkvz);
+  const AlignedMatrix b = take_matrix(taker, names.in_proj_b, heads, hidden);
+  const AlignedMatrix a = take_matrix(taker, names.in_proj_a, heads, hidden);
+  const ops::ConstMatrix ba[] = {b.get(), a.get()};
+  out.in_ba = ops::Linear::pack(ba);
+  out.conv_weight = taker.vector(names.conv_weight, {spec.conv_channels(), 1, spec.conv_width});
+  out.a_log = taker.vector(names.a_log, {heads});
+  out.dt_bias = taker.vector(names.dt_bias, {heads});
+  out.norm = taker.vector(names.norm, {spec.value_dim});
+  out.out = take_linear(taker, names.out_proj, hidden, spec.value_size());
+  return out;
+}
+
+AttentionWeights load(const AttentionSpec& spec, const AttentionNames& names, int64_t hidden,
+                      Taker& taker) {
+  AttentionWeights out;
+  const int64_t q_rows = spec.q_size() * (spec.output_gate ? 2 : 1);
+  const AlignedMatrix q = take_matrix(taker, names.q_proj, q_rows, hidden);
+  const AlignedMatrix k = take_matrix(taker, names.k_proj, spec.kv_size(), hidden);
+  const AlignedMatrix v = take_matrix(taker, names.v_proj, spec.kv_size(), hidden);
+  const ops::ConstMatrix qkv[] = {q.get(), k.get(), v.get()};
+  out.in_qkv = ops::Linear::pack(qkv);
+  if (spec.qk_norm) {
+    out.q_norm = taker.vector(names.q_norm, {spec.head_dim});
+    out.k_norm = taker.vector(names.k_norm, {spec.head_dim});
+  }
+  out.out = take_linear(taker, names.o_proj, hidden, spec.q_size());
+  return out;
+}
+
+MlpWeights load(const MlpSpec& spec, const MlpNames& names, int64_t hidden, Taker& taker) {
+  MlpWeights out;
+  const AlignedMatrix up = take_matrix(taker, names.up_proj, spec.ff, hidden);
+  if (spec.kind == MlpKind::kGatedSilu) {
+    const AlignedMatrix gate = take_matrix(taker, names.gate_proj, spec.ff, hidden);
+    const ops::ConstMatrix parts[] = {gate.get(), up.get()};
+    out.in = ops::Linear::pack(parts);
+  } else {
+    out.in = ops::Linear::pack(up.get());
+  }
+  out.down = take_linear(taker, names.down_proj, hidden, spec.ff);
+  return out;
+}
+
+// The names are of the same alternative as the spec.
+MixerWeights load_mixer(const MixerSpec& spec, const MixerNames& names, int64_t hidden,
+                        Taker& taker) {
+  MixerWeights out;
+  out.norm = taker.vector(names.norm, {hidden});
+  if (const auto* mamba = std::get_if<Mamba2Spec>(&spec)) {
+    out.mixer = load(*mamba, std::get<Mamba2Names>(names.mixer), hidden, taker);
+  } else if (const auto* gdn = std::get_if<GdnSpec>(&spec)) {
+    out.mixer = load(*gdn, std::get<GdnNames>(names.mixer), hidden, taker);
+  } else if (const auto* attention = std::get_if<AttentionSpec>(&spec)) {
+    out.mixer = load(*attention, std::get<AttentionNames>(names.mixer), hidden, taker);
+  } else {
+    out.mixer = load(std::get<MlpSpec>(spec), std::get<MlpNames>(names.mixer), hidden, taker);
+  }
+  return out;
+}
+
+// Some files of tied models carry the head too: it must be the embedding.
+void check_tied_head(const ModelDescription& model, const TensorFiles& files, Taker& taker,
+                     const TensorView& embedding) {
+  if (files.find(model.names.lm_head) == nullptr) return;
+  const TensorView& head = taker.take(model.names.lm_head, {model.spec.vocab, model.spec.hidden});
+  const bool same = head.dtype == embedding.dtype
+                        ? std::memcmp(head.data, embedding.data, head.bytes) == 0
+                        : read_fp32(head) == read_fp32(embedding);
+  if (!same) {
+    fail(head.path, ": tensor '", head.name, "' differs from '", embedding.name,
+         "', but tie_word_embeddings is true");
+  }
+}
+
+void load_tables(const ModelDescription& model, const TensorFiles& files, Taker& taker,
+                 ModelWeights& out) {
+  const ModelSpec& spec = model.spec;
+  const TensorView& embedding = taker.take(model.names.embedding, {spec.vocab, spec.hidden});
+  out.embedding_dtype = dtype_of(embedding);
+  if (spec.tied) {
+    check_tied_head(model, files, taker, embedding);
+    out.head = ops::Linear::pack(AlignedMatrix(embedding, spec.vocab, spec.hidden).get());
+    return;
+  }
+  if (files.find(model.names.lm_head) == nullptr) {
+    fail(files.source(), ": has no tensor '", model.names.lm_head,
+         "', but tie_word_embeddings is false");
+  }
+  out.head = take_linear(taker, model.names.lm_head, spec.vocab, spec.hidden);
+  out.embedding = Buffer(static_cast<size_t>(embedding.bytes));
+  std::memcpy(out.embedding.data(), embedding.data, static_cast<size_t>(embedding.bytes));
+}
+
+size_t bytes_of(const Mamba2Weights& w) {
+  return w.in_zx.bytes() + w.in_dt.bytes() + w.conv_weight.bytes() + w.conv_bias.bytes() +
+         w.a_log.bytes() + w.skip.bytes() + w.dt_bias.bytes() + w.norm.bytes() + w.out.bytes();
+}
+
+size_t bytes_of(const GdnWeights& w) {
+  return w.in_qkvz.bytes() + w.in_ba.bytes() + w.conv_weight.bytes() + w.a_log.bytes() +
+         w.dt_bias.bytes() + w.norm.bytes() + w.out.bytes();
+}
+
+size_t bytes_of(const AttentionWeights& w) {
+  return w.in_qkv.bytes() + w.q_norm.bytes() + w.k_norm.bytes() + w.out.bytes();
+}
+
+size_t bytes_of(const MlpWeights& w) { return w.in.bytes() + w.down.bytes(); }
+
+}  // namespace
+
+size_t ModelWeights::bytes() const {
+  size_t total = embedding.bytes() + head.bytes() + final_norm.bytes();
+  for (const auto& layer : mixers) {
+    for (const auto& weights : layer) {
+      total += weights.norm.bytes();
+      total += std::visit([](const auto& mixer) { return bytes_of(mixer); }, weights.mixer);
+    }
+  }
+  return total;
+}
+
+ModelWeights load_weights(const ModelDescription& model, const TensorFiles& files) {
+  Taker taker(files);
+  ModelWeights out;
+  load_tables(model, files, taker, out);
+  out.final_norm = taker.vector(model.names.final_norm, {model.spec.hidden});
+  for (size_t i = 0; i < model.spec.layers.size(); ++i) {
+    auto& mixers = out.mixers.emplace_back();
+    for (size_t j = 0; j < model.spec.layers[i].mixers.size(); ++j) {
+      mixers.push_back(load_mixer(model.spec.layers[i].mixers[j], model.names.mixers[i][j],
+                                  model.spec.hidden, taker));
+    }
+  }
+  out.skipped = taker.skipped(model.names.skipped_prefixes);
+  return out;
+}
+
+DType stored_dtype(const ModelDescription& model, const TensorFiles& files) {
+  return dtype_of(files.at(model.names.embedding));
+}
+
+}  // namespace replayssm
