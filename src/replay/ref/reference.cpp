@@ -77,11 +77,15 @@ std::vector<double> Recurrence::append(const TokenInputs& inputs) {
     const int kh = h / (p.n_heads / p.n_key_heads);
     const double* key = in.key.data() + kh * p.key_dim;
     const double* query = in.query.data() + kh * p.key_dim;
+    std::vector<double> alpha(p.key_dim);
+    for (int k = 0; k < p.key_dim; ++k) {
+      alpha[k] = std::exp(in.log_decay[kda ? h * p.key_dim + k : h]);
+    }
     for (int v = 0; v < p.value_dim; ++v) {
       double* s = state_.data() + (static_cast<size_t>(h) * p.value_dim + v) * p.key_dim;
       double read = 0;
       for (int k = 0; k < p.key_dim; ++k) {
-        s[k] *= std::exp(in.log_decay[kda ? h * p.key_dim + k : h]);
+        s[k] *= alpha[k];
         read += s[k] * key[k];
       }
       const double value = in.value[h * p.value_dim + v];
@@ -102,9 +106,14 @@ GridReplay::GridReplay(const Problem& problem, const Parameters& parameters)
       parameters_(parameters),
       state_(static_cast<size_t>(problem.n_heads) * problem.value_dim * problem.key_dim) {}
 
-double GridReplay::decay(const RingRow& from, const RingRow& to, int head, int k) const {
-  const int at = problem_.family == Family::kKda ? head * problem_.key_dim + k : head;
-  return std::exp(to.log_decay[at] - from.log_decay[at]);
+// e^{G_to - G_from} of one head, per key channel.
+std::vector<double> GridReplay::decay(const RingRow& from, const RingRow& to, int head) const {
+  std::vector<double> out(problem_.key_dim);
+  for (int k = 0; k < problem_.key_dim; ++k) {
+    const int at = problem_.family == Family::kKda ? head * problem_.key_dim + k : head;
+    out[k] = std::exp(to.log_decay[at] - from.log_decay[at]);
+  }
+  return out;
 }
 
 std::vector<double> GridReplay::append(const TokenInputs& inputs) {
@@ -129,9 +138,10 @@ std::vector<double> GridReplay::append(const TokenInputs& inputs) {
     const double* query = in.query.data() + kh * p.key_dim;
     // The weight of ring row j in a read with operand z.
     auto weight = [&](const RingRow& j, const double* z) {
+      const std::vector<double> e = decay(j, row, h);
       double sum = 0;
       for (int k = 0; k < p.key_dim; ++k) {
-        sum += j.key[kh * p.key_dim + k] * decay(j, row, h, k) * z[k];
+        sum += j.key[kh * p.key_dim + k] * e[k] * z[k];
       }
       return mamba ? j.scale[h] * sum : sum;
     };
@@ -141,11 +151,12 @@ std::vector<double> GridReplay::append(const TokenInputs& inputs) {
       weight_query.push_back(weight(j, query));
     }
     const double own_weight = weight(row, query);
+    const std::vector<double> since_start = decay(start, row, h);
     for (int v = 0; v < p.value_dim; ++v) {
       const size_t at = static_cast<size_t>(h) * p.value_dim + v;
       double read_key = 0, out = 0;
       for (int k = 0; k < p.key_dim; ++k) {
-        const double s = state_[at * p.key_dim + k] * decay(start, row, h, k);
+        const double s = state_[at * p.key_dim + k] * since_start[k];
         read_key += s * key[k];
         out += s * query[k];
       }
@@ -170,15 +181,19 @@ void GridReplay::fold() {
   start.log_decay.assign(end.log_decay.size(), 0.0);
   for (int h = 0; h < p.n_heads; ++h) {
     const int kh = h / (p.n_heads / p.n_key_heads);
+    const std::vector<double> since_start = decay(start, end, h);
+    std::vector<std::vector<double>> since_row;
+    for (const RingRow& j : rows_) since_row.push_back(decay(j, end, h));
     for (int v = 0; v < p.value_dim; ++v) {
       const size_t at = static_cast<size_t>(h) * p.value_dim + v;
       double* s = state_.data() + at * p.key_dim;
       double largest = 0;
       for (int k = 0; k < p.key_dim; ++k) {
-        double sum = s[k] * decay(start, end, h, k);
-        for (const RingRow& j : rows_) {
+        double sum = s[k] * since_start[k];
+        for (size_t i = 0; i < rows_.size(); ++i) {
+          const RingRow& j = rows_[i];
           const double scale = p.family == Family::kMamba2 ? j.scale[h] : 1.0;
-          sum += scale * decay(j, end, h, k) * j.value[at] * j.key[kh * p.key_dim + k];
+          sum += scale * since_row[i][k] * j.value[at] * j.key[kh * p.key_dim + k];
         }
         s[k] = sum;
         largest = std::fmax(largest, std::fabs(sum));

@@ -62,7 +62,7 @@ class GridReplay {
   struct RingRow {
     std::vector<double> value, key, log_decay, scale;
   };
-  double decay(const RingRow& from, const RingRow& to, int head, int k) const;
+  std::vector<double> decay(const RingRow& from, const RingRow& to, int head) const;
   void fold();
 
   Problem problem_;
