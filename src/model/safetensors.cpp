@@ -226,6 +226,11 @@ void check_tiling(std::vector<TensorView>& tensors, std::span<const std::byte> d
   }
 }
 
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
 json parse_index(const std::string& path) {
   MappedFile file(path);
   const auto bytes = file.bytes();
@@ -347,9 +352,9 @@ TensorFiles TensorFiles::open_file(const std::string& path) {
 
 TensorFiles TensorFiles::open_folder(const std::string& folder) {
   const std::string index_path = folder + "/model.safetensors.index.json";
-  if (!fs::exists(index_path)) {
+  if (!exists(index_path)) {
     const std::string path = folder + "/model.safetensors";
-    if (!fs::exists(path)) {
+    if (!exists(path)) {
       fail(folder, ": has neither model.safetensors nor model.safetensors.index.json");
     }
     return open_file(path);
@@ -369,7 +374,7 @@ TensorFiles TensorFiles::open_folder(const std::string& folder) {
   files.source_ = folder;
   for (const auto& [shard, names] : names_of_shard) {
     const std::string path = folder + "/" + shard;
-    if (!fs::exists(path)) {
+    if (!exists(path)) {
       fail(path, ": is missing; ", index_path, " says that it holds tensor ", in_quotes(names[0]));
     }
     files.add_file(path);

@@ -29,7 +29,8 @@ ModelDescription describe_model(const std::string& folder) {
     ModelDescription out = family.describe(config);
     out.spec.model_type = type;
     const std::string generation = folder + "/generation_config.json";
-    if (std::filesystem::exists(generation)) {
+    std::error_code ignored;
+    if (std::filesystem::exists(generation, ignored)) {
       const auto ids = read_eos(ConfigObject::read_file(generation), out.spec.vocab);
       if (!ids.empty()) out.spec.eos_ids = ids;
     }

@@ -1,0 +1,214 @@
+// config.json -> spec: every spelling of the published files, and every refusal.
+#include "model/config.h"
+
+#include <functional>
+
+#include "model/families/family.h"
+#include "testing.h"
+
+namespace replayssm {
+namespace {
+
+ModelDescription describe(const std::string& text, const std::string& generation = "") {
+  const TempFolder folder;
+  write_text(folder.file("config.json"), text);
+  if (!generation.empty()) write_text(folder.file("generation_config.json"), generation);
+  return describe_model(folder.path());
+}
+
+std::string config_of(const std::string& name) { return read_text(fixture(name) + "/config.json"); }
+
+// Refused with the file and the field; `from` stands once in the fixture's config.
+void expect_refused(const std::string& name, const std::string& from, const std::string& to,
+                    std::initializer_list<std::string> parts) {
+  const std::string text = replaced(config_of(name), from, to);
+  expect_refusal({"config.json"}, [&] { describe(text); });
+  expect_refusal(parts, [&] { describe(text); });
+}
+
+// One letter a mixer: G GDN, M Mamba-2, A attention, F MLP.
+std::string mixers_of(const ModelSpec& spec) {
+  std::string out;
+  for (const auto& layer : spec.layers) {
+    for (const auto& mixer : layer.mixers) out += "MGAF"[mixer.index()];
+    out += ' ';
+  }
+  return out;
+}
+
+TEST(Qwen35Config, Text) {
+  const auto model = describe(config_of("qwen3_5_tied"));
+  const ModelSpec& spec = model.spec;
+  EXPECT_EQ(mixers_of(spec), "GF GF GF AF ");
+  EXPECT_EQ(spec.hidden, 40);
+  EXPECT_EQ(spec.vocab, 120);
+  EXPECT_TRUE(spec.tied);
+  EXPECT_TRUE(spec.zero_centred_norms);
+  EXPECT_EQ(spec.eos_ids, std::vector<int32_t>{5});
+  const auto& gdn = std::get<GdnSpec>(spec.layers[0].mixers[0]);
+  EXPECT_EQ(gdn.conv_channels(), 160);
+  EXPECT_EQ(gdn.value_size(), 96);
+  const auto& attention = std::get<AttentionSpec>(spec.layers[3].mixers[0]);
+  EXPECT_EQ(attention.rotary_dims, 8);
+  EXPECT_EQ(attention.rope_theta, 1000.0);
+  EXPECT_TRUE(attention.qk_norm && attention.output_gate);
+  EXPECT_EQ(model.names.embedding, "model.embed_tokens.weight");
+}
+
+TEST(Qwen35Config, VisionFile) {
+  const auto model = describe(config_of("qwen3_5_vlm"));
+  EXPECT_EQ(mixers_of(model.spec), "GF GF GF AF ");
+  EXPECT_EQ(model.names.mixers[3][0].norm, "model.language_model.layers.3.input_layernorm.weight");
+  EXPECT_EQ(model.names.skipped_prefixes, (std::vector<std::string>{"mtp.", "model.visual."}));
+  expect_refused("qwen3_5_vlm", "\"hidden_size\": 40", "\"hidden_size\": \"40\"",
+                 {"text_config.hidden_size", "integer"});
+}
+
+TEST(Qwen35Config, IntervalGivesTheSameLayers) {
+  const std::string text = config_of("qwen3_5_untied");
+  EXPECT_EQ(mixers_of(describe(text).spec), "GF GF GF AF ");
+  const auto two =
+      replaced(text, "\"full_attention_interval\": 4", "\"full_attention_interval\": 2");
+  EXPECT_EQ(mixers_of(describe(two).spec), "GF AF GF AF ");
+  const auto absent = replaced(text, "\"full_attention_interval\": 4", "\"unread\": 4");
+  EXPECT_EQ(mixers_of(describe(absent).spec), "GF GF GF AF ");
+}
+
+TEST(Qwen35Config, FlatRopeFields) {
+  const auto text = replaced(config_of("qwen3_5_tied"), "\"rope_parameters\": {",
+                             "\"rope_theta\": 5000, \"partial_rotary_factor\": 0.5, \"old\": {");
+  const auto model = describe(text);
+  const auto& attention = std::get<AttentionSpec>(model.spec.layers[3].mixers[0]);
+  EXPECT_EQ(attention.rotary_dims, 16);
+  EXPECT_EQ(attention.rope_theta, 5000.0);
+}
+
+TEST(Qwen35Config, Refusals) {
+  const std::string name = "qwen3_5_tied";
+  expect_refused(name, "\"vocab_size\"", "\"vocabulary\"", {"field vocab_size is missing"});
+  expect_refused(name, "\"hidden_size\": 40", "\"hidden_size\": null", {"hidden_size is missing"});
+  expect_refused(name, "\"hidden_size\": 40", "\"hidden_size\": 0", {"hidden_size is 0"});
+  expect_refused(name, "\"hidden_size\": 40", "\"hidden_size\": -1", {"hidden_size is -1"});
+  expect_refused(name, "\"hidden_size\": 40", "\"hidden_size\": 1e3", {"hidden_size", "integer"});
+  expect_refused(name, "\"hidden_size\": 40", "\"hidden_size\": 99999999999999999999",
+                 {"hidden_size", "integer"});
+  expect_refused(name, "\"hidden_size\": 40", "\"hidden_size\": 18446744073709551615",
+                 {"hidden_size", "integer"});
+  expect_refused(name, "\"vocab_size\": 120", "\"vocab_size\": 99999999", {"vocab_size"});
+  expect_refused(name, "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": NaN", {"rms_norm_eps"});
+  expect_refused(name, "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": \"x\"", {"rms_norm_eps"});
+  expect_refused(name, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": 1",
+                 {"tie_word_embeddings", "true or false"});
+  expect_refused(name, "\"attention_bias\": false", "\"attention_bias\": true", {"attention_bias"});
+  expect_refused(name, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
+                 {"num_key_value_heads", "divide"});
+  expect_refused(name, "\"linear_num_key_heads\": 2", "\"linear_num_key_heads\": 3",
+                 {"linear_num_key_heads", "divide"});
+  expect_refused(name, "\"linear_conv_kernel_dim\": 4", "\"linear_conv_kernel_dim\": 9",
+                 {"linear_conv_kernel_dim"});
+  expect_refused(name, "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5",
+                 {"layer_types", "num_hidden_layers is 5"});
+  expect_refused(name, "\"full_attention\"", "\"sliding_attention\"",
+                 {"layer_types", "'sliding_attention'"});
+  expect_refused(name, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"",
+                 {"rope_parameters.rope_type", "'yarn'"});
+  expect_refused(name, "\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 1.5",
+                 {"rope_parameters.partial_rotary_factor"});
+  expect_refused(name, "\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 0.1",
+                 {"partial_rotary_factor", "odd"});
+  expect_refused(name, "\"rope_theta\": 1000.0", "\"rope_theta\": 0", {"rope_theta"});
+  expect_refused(name, "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", {"hidden_act"});
+  expect_refused(name, "\"hidden_act\"", "\"output_gate_type\": \"sigmoid\", \"hidden_act\"",
+                 {"output_gate_type"});
+  expect_refused(name, "\"eos_token_id\": 5", "\"eos_token_id\": 120", {"eos_token_id is 120"});
+  expect_refused(name, "\"eos_token_id\": 5", "\"eos_token_id\": [1, \"x\"]", {"eos_token_id"});
+  expect_refused(name, "\"qwen3_5_text\"", "\"qwen3_5_moe\"",
+                 {"model_type", "'qwen3_5_moe'", "nemotron_h"});
+}
+
+TEST(NemotronHConfig, ThreeSpellings) {
+  for (const char* name : {"nemotron_h_pattern", "nemotron_h_names", "nemotron_h_types"}) {
+    const ModelDescription model = describe(config_of(name));
+    EXPECT_EQ(mixers_of(model.spec), "M A F M ") << name;
+    const auto& mamba = std::get<Mamba2Spec>(model.spec.layers[0].mixers[0]);
+    EXPECT_EQ(mamba.inner(), 96) << "expand is ignored";
+    EXPECT_EQ(mamba.conv_channels(), 160);
+    EXPECT_TRUE(mamba.conv_bias);
+    EXPECT_FALSE(model.spec.zero_centred_norms);
+    const auto& attention = std::get<AttentionSpec>(model.spec.layers[1].mixers[0]);
+    EXPECT_EQ(attention.rotary_dims, 0);
+    EXPECT_FALSE(attention.output_gate || attention.qk_norm);
+    EXPECT_EQ(std::get<MlpSpec>(model.spec.layers[2].mixers[0]).kind, MlpKind::kRelu2);
+  }
+}
+
+TEST(NemotronHConfig, TimeStepLimitNeverClamps) {
+  const std::string text = config_of("nemotron_h_pattern");
+  EXPECT_NE(text.find("Infinity"), std::string::npos);
+  EXPECT_NE(config_of("nemotron_h_names").find("1e+308"), std::string::npos);
+  EXPECT_EQ(config_of("nemotron_h_types").find("time_step_limit"), std::string::npos);
+  const auto clamped = replaced(text, "Infinity", "0.1");
+  expect_refusal({"config.json", "time_step_limit"}, [&] { describe(clamped); });
+  // a bare word inside a string is text
+  const auto quoted = replaced(text, "\"relu2\"", "\"Infinity \\\" NaN\"");
+  expect_refusal({"mlp_hidden_act"}, [&] { describe(quoted); });
+}
+
+TEST(NemotronHConfig, Refusals) {
+  const std::string name = "nemotron_h_pattern";
+  expect_refused(name, "M*-M", "ME*-", {"hybrid_override_pattern", "mixture-of-experts"});
+  expect_refused(name, "M*-M", "M*-?", {"hybrid_override_pattern", "'?'"});
+  expect_refused(name, "M*-M", "M*-", {"num_hidden_layers is 4", "3 layers"});
+  expect_refused(name, "M*-M", "", {"hybrid_override_pattern has 0 layers"});
+  expect_refused(name, "\"hybrid_override_pattern\"", "\"pattern\"",
+                 {"hybrid_override_pattern is missing"});
+  expect_refused(name, "\"hybrid_override_pattern\"",
+                 "\"layers_block_type\": [\"mamba\", \"mlp\", \"mlp\", \"mamba\"], "
+                 "\"hybrid_override_pattern\"",
+                 {"layers_block_type", "disagrees", "hybrid_override_pattern"});
+  expect_refused("nemotron_h_names", "\"mlp\"", "\"moe\"",
+                 {"layers_block_type", "mixture-of-experts"});
+  expect_refused("nemotron_h_names", "\"mlp\"", "\"rwkv\"", {"layers_block_type", "'rwkv'"});
+  expect_refused("nemotron_h_names", "\"mlp\"", "3", {"layers_block_type", "strings"});
+  expect_refused(name, "\"n_groups\": 2", "\"n_groups\": 3", {"n_groups", "divide"});
+  expect_refused(name, "\"mamba_head_dim\": 12", "\"mamba_head_dim\": 0", {"mamba_head_dim"});
+  expect_refused(name, "\"ssm_state_size\": 16", "\"ssm_state_size\": 1000000", {"ssm_state_size"});
+  expect_refused(name, "\"conv_kernel\": 4", "\"conv_kernel\": 1", {"conv_kernel"});
+  expect_refused(name, "\"use_bias\": false", "\"use_bias\": true", {"use_bias"});
+  expect_refused(name, "\"mlp_bias\": false", "\"mlp_bias\": true", {"mlp_bias"});
+  expect_refused(name, "\"head_dim\"", "\"head_size\"", {"head_dim is missing"});
+  expect_refused(name, "\"layer_norm_epsilon\"", "\"eps\"", {"rms_norm_eps is missing"});
+  expect_refused(name, "\"intermediate_size\"", "\"ff\"", {"intermediate_size is missing"});
+  expect_refused(name, "\"use_bias\"", "\"sliding_window\": 16, \"use_bias\"", {"sliding_window"});
+}
+
+TEST(Config, EosIdsComeFromGenerationConfigFirst) {
+  const std::string text = config_of("nemotron_h_pattern");
+  EXPECT_EQ(describe(text).spec.eos_ids, std::vector<int32_t>{2});
+  EXPECT_EQ(describe(text, "{\"eos_token_id\": [7, 9]}").spec.eos_ids,
+            (std::vector<int32_t>{7, 9}));
+  EXPECT_EQ(describe(text, "{\"eos_token_id\": 11}").spec.eos_ids, std::vector<int32_t>{11});
+  EXPECT_EQ(describe(text, "{}").spec.eos_ids, std::vector<int32_t>{2});
+  expect_refusal({"generation_config.json", "eos_token_id"},
+                 [&] { describe(text, "{\"eos_token_id\": -1}"); });
+  expect_refusal({"generation_config.json"}, [&] { describe(text, "{"); });
+  const auto none = replaced(text, "\"eos_token_id\": 2", "\"eos_token_id\": null");
+  EXPECT_TRUE(describe(none).spec.eos_ids.empty());
+}
+
+TEST(Config, RefusesWhatIsNoConfig) {
+  const TempFolder folder;
+  expect_refusal({"config.json", "cannot read"}, [&] { describe_model(folder.path()); });
+  for (const char* text : {"", "[]", "{", "3", "{\"model_type\": 1}", "{\"model_type\": null}",
+                           "version https://git-lfs.github.com/spec/v1\n", "{\"a\": \xff}"}) {
+    expect_refusal({"config.json"}, [&] { describe(text); });
+  }
+  // deep nesting costs no stack
+  expect_refusal({"config.json"}, [&] { describe(std::string(200000, '[')); });
+  expect_refusal({"config.json"}, [&] {
+    describe("{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
+  });
+}
+
+}  // namespace
+}  // namespace replayssm
