@@ -24,10 +24,12 @@ struct KvShape {
   DType dtype = DType::kF32;  // fp32 or bf16
 
   // Bytes of one page of one layer, k and v; a multiple of 64.
-  constexpr int64_t page_bytes() const {
-    const int64_t bytes = 2 * int64_t{kKvPage} * n_kv_heads * head_dim * dtype_bytes(dtype);
-    return (bytes + 63) / 64 * 64;
+  constexpr int64_t page_bytes() const { return (n_kv_heads * head_bytes() + 63) / 64 * 64; }
+  // Of one head in a page: k [head_dim][16], then v [16][padded_dim()].
+  constexpr int64_t head_bytes() const {
+    return kKvPage * (head_dim + padded_dim()) * dtype_bytes(dtype);
   }
+  constexpr int64_t padded_dim() const { return (int64_t{head_dim} + 15) / 16 * 16; }
 };
 
 // One layer's pages: page i starts at data + i * page_stride_bytes. The layout inside is private.

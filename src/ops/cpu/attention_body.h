@@ -1,0 +1,284 @@
+// One block of attention. Included inside an anonymous namespace after `s` names the SIMD set and
+// kMaxRows, kVecs<rows> say what fits the registers.
+//
+// A query row's arithmetic is the same whatever shares its block: scores are sequential sums over
+// the head's dims, weighted values sequential sums over its own positions.
+
+constexpr int64_t kPagePositions = 16;
+constexpr int64_t kTilePages = kTile / kPagePositions;
+
+inline s::V load16(const float* p) { return s::load(p); }
+inline s::V load16(const uint16_t* p) { return s::load_bf16(p); }
+
+inline s::V load_any(const char* p, bool bf16, int64_t i, int n) {
+  if (bf16) return s::load_bf16_n(reinterpret_cast<const uint16_t*>(p) + i, n);
+  return s::load_n(reinterpret_cast<const float*>(p) + i, n);
+}
+
+inline void store_any(char* p, bool bf16, int64_t i, s::V value, int n) {
+  if (bf16) return s::store_bf16(reinterpret_cast<uint16_t*>(p) + i, value, n);
+  s::store_n(reinterpret_cast<float*>(p) + i, value, n);
+}
+
+inline s::V lane_numbers() {
+  const float numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return s::load(numbers);
+}
+
+template <class T>
+struct Tile {
+  const T* k[kTilePages];        // [head_dim][16]; an unused page repeats the first
+  const T* v[kTilePages];        // [16][padded_dim]
+  const char* next[kTilePages];  // this head in the next tile's pages, or null
+  int64_t n_pages;
+};
+
+template <class T>
+Tile<T> tile_at(const AttentionBlock& b, int64_t tile, int64_t n_positions) {
+  Tile<T> t;
+  const int64_t last_page = (n_positions - 1) / kPagePositions;
+  const int64_t first = tile * kTilePages;
+  const int64_t left = last_page + 1 - first;
+  t.n_pages = left < kTilePages ? left : kTilePages;
+  for (int64_t i = 0; i < kTilePages; ++i) {
+    const int64_t page = first + (i < t.n_pages ? i : 0);
+    t.k[i] = reinterpret_cast<const T*>(b.heads + b.pages[page] * b.page_stride_bytes);
+    t.v[i] = t.k[i] + b.head_dim * kPagePositions;
+    const int64_t ahead = first + kTilePages + i;
+    t.next[i] = ahead <= last_page ? b.heads + b.pages[ahead] * b.page_stride_bytes : nullptr;
+  }
+  return t;
+}
+
+// scores[r][16 p ..] = q[r] . k for kRows rows and kPages pages from `page` on.
+template <class T, int kRows, int kPages>
+inline void score_pages(const Tile<T>& tile, int64_t page, int64_t head_dim, int64_t q_stride,
+                        const float* q, float* scores) {
+  s::V sum[kRows][kPages];
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPages; ++p) sum[r][p] = s::zero();
+  }
+  const T* k[kPages];
+  for (int p = 0; p < kPages; ++p) k[p] = tile.k[page + p];
+  for (int64_t d = 0; d < head_dim; ++d) {
+    s::V kv[kPages];
+    for (int p = 0; p < kPages; ++p) kv[p] = load16(k[p] + d * kPagePositions);
+    for (int r = 0; r < kRows; ++r) {
+      const s::V qv = s::set1(q[r * q_stride + d]);
+      for (int p = 0; p < kPages; ++p) sum[r][p] = s::fma(kv[p], qv, sum[r][p]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPages; ++p) {
+      s::store(scores + r * kTile + (page + p) * kPagePositions, sum[r][p]);
+    }
+  }
+}
+
+template <class T, int kRows>
+void score_tile(const Tile<T>& tile, int64_t head_dim, int64_t q_stride, const float* q,
+                float* scores) {
+  constexpr int kPages = kVecs<kRows> < 4 ? kVecs<kRows> : 4;
+  int64_t page = 0;
+  for (; page + kPages <= tile.n_pages; page += kPages) {
+    score_pages<T, kRows, kPages>(tile, page, head_dim, q_stride, q, scores);
+  }
+  for (; page < tile.n_pages; ++page) {
+    score_pages<T, kRows, 1>(tile, page, head_dim, q_stride, q, scores);
+  }
+}
+
+// Turns the first n scores into weights exp(scale * score - max), the rest of the tile into zeros.
+inline void softmax_tile(float* scores, int64_t n, float scale, float* max, float* sum) {
+  const s::V limit = s::set1(static_cast<float>(n));
+  const s::V lowest = s::set1(-__builtin_inff());
+  s::V v[kTilePages];
+  s::V top = lowest;
+  for (int i = 0; i < kTilePages; ++i) {
+    v[i] = lowest;
+    if (i * kPagePositions >= n) continue;
+    const s::V position = s::add(lane_numbers(), s::set1(static_cast<float>(16 * i)));
+    const s::V scaled = s::mul(s::load(scores + 16 * i), s::set1(scale));
+    v[i] = s::select_less(position, limit, scaled, lowest);
+    top = s::max(v[i], top);
+  }
+  *max = s::reduce_max(top);
+  for (int i = 0; i < kTilePages; ++i) {
+    v[i] = s::exp(s::sub(v[i], s::set1(*max)));
+    s::store(scores + 16 * i, v[i]);
+  }
+  *sum = s::reduce_add(s::add(s::add(v[0], v[1]), s::add(v[2], v[3])));
+}
+
+// sums[r][..] = sum_{j < n[r]} weights[r][j] v[j] for kRows rows, kCount vectors from dim d on.
+// Positions that all rows share are taken together, the ragged rest row by row: no row ever
+// multiplies a value beyond its own position.
+template <class T, int kRows, int kCount>
+inline void value_dims(const Tile<T>& tile, int64_t padded_dim, const float* weights,
+                       const int64_t* n, int64_t d, float* sums) {
+  s::V sum[kRows][kCount];
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kCount; ++c) sum[r][c] = s::zero();
+  }
+  const int64_t shared = n[0];  // rows come in order of position
+  for (int64_t page = 0; page * kPagePositions < shared; ++page) {
+    const T* v = tile.v[page] + d;
+    const int64_t left = shared - page * kPagePositions;
+    const int64_t count = left < kPagePositions ? left : kPagePositions;
+    const float* w = weights + page * kPagePositions;
+    for (int64_t j = 0; j < count; ++j) {
+      s::V vv[kCount];
+      for (int c = 0; c < kCount; ++c) vv[c] = load16(v + j * padded_dim + 16 * c);
+      for (int r = 0; r < kRows; ++r) {
+        const s::V wv = s::set1(w[r * kTile + j]);
+        for (int c = 0; c < kCount; ++c) sum[r][c] = s::fma(vv[c], wv, sum[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int64_t j = shared; j < n[r]; ++j) {
+      const T* v = tile.v[j / kPagePositions] + j % kPagePositions * padded_dim + d;
+      const s::V wv = s::set1(weights[r * kTile + j]);
+      for (int c = 0; c < kCount; ++c) sum[r][c] = s::fma(load16(v + 16 * c), wv, sum[r][c]);
+    }
+    for (int c = 0; c < kCount; ++c) s::store(sums + r * padded_dim + d + 16 * c, sum[r][c]);
+  }
+}
+
+template <class T, int kRows>
+void value_tile(const Tile<T>& tile, int64_t padded_dim, const float* weights, const int64_t* n,
+                float* sums) {
+  constexpr int kCount = kVecs<kRows>;
+  int64_t d = 0;
+  for (; d + 16 * kCount <= padded_dim; d += 16 * kCount) {
+    value_dims<T, kRows, kCount>(tile, padded_dim, weights, n, d, sums);
+  }
+  for (; d < padded_dim; d += 16) {
+    value_dims<T, kRows, 1>(tile, padded_dim, weights, n, d, sums);
+  }
+}
+
+// Online softmax: (max, sum, total) of the tiles before, then this one.
+inline void merge(float tile_max, float tile_sum, const float* tile_total, bool first,
+                  int64_t padded_dim, float* max, float* sum, float* total) {
+  if (first) {
+    *max = tile_max;
+    *sum = tile_sum;
+    for (int64_t d = 0; d < padded_dim; d += 16) s::store(total + d, s::load(tile_total + d));
+    return;
+  }
+  const float top = tile_max > *max ? tile_max : *max;
+  const float old_factor = s::exp1(*max - top);
+  const float new_factor = s::exp1(tile_max - top);
+  *max = top;
+  *sum = *sum * old_factor + tile_sum * new_factor;
+  const s::V old_v = s::set1(old_factor);
+  const s::V new_v = s::set1(new_factor);
+  for (int64_t d = 0; d < padded_dim; d += 16) {
+    const s::V kept = s::mul(s::load(total + d), old_v);
+    s::store(total + d, s::fma(s::load(tile_total + d), new_v, kept));
+  }
+}
+
+struct Work {
+  float* q;           // [rows][padded_dim]
+  float* total;       // [rows][padded_dim]
+  float* scores;      // [rows][64]
+  float* max;         // [rows]
+  float* sum;         // [rows]
+  float* tile_total;  // [kMaxRows][padded_dim]
+};
+
+template <class T, int kRows>
+void rows_of_tile(const AttentionBlock& b, const Tile<T>& tile, int64_t tile_index, int64_t row,
+                  const Work& work) {
+  int64_t n[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t position = b.start + (row + r) / b.n_heads;
+    const int64_t count = position + 1 - tile_index * kTile;
+    n[r] = count < kTile ? count : kTile;
+  }
+  float* scores = work.scores + row * kTile;
+  score_tile<T, kRows>(tile, b.head_dim, b.padded_dim, work.q + row * b.padded_dim, scores);
+  float tile_max[kRows];
+  float tile_sum[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    softmax_tile(scores + r * kTile, n[r], b.scale, &tile_max[r], &tile_sum[r]);
+  }
+  value_tile<T, kRows>(tile, b.padded_dim, scores, n, work.tile_total);
+  for (int r = 0; r < kRows; ++r) {
+    merge(tile_max[r], tile_sum[r], work.tile_total + r * b.padded_dim, tile_index == 0,
+          b.padded_dim, work.max + row + r, work.sum + row + r,
+          work.total + (row + r) * b.padded_dim);
+  }
+}
+
+template <class T>
+void fetch_next(const AttentionBlock& b, const Tile<T>& tile) {
+  const int64_t bytes =
+      kPagePositions * (b.head_dim + b.padded_dim) * static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < kTilePages; ++i) {
+    if (tile.next[i] == nullptr) return;
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(tile.next[i] + line, 0, 2);
+  }
+}
+
+template <class T, int kRows>
+void dispatch_rows(int64_t rows, const AttentionBlock& b, const Tile<T>& tile, int64_t tile_index,
+                   int64_t row, const Work& work) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return dispatch_rows<T, kRows - 1>(rows, b, tile, tile_index, row, work);
+  }
+  rows_of_tile<T, kRows>(b, tile, tile_index, row, work);
+}
+
+template <class T>
+void attend(const AttentionBlock& b) {
+  const int64_t rows = b.n_tokens * b.n_heads;
+  Work work;
+  work.q = b.scratch;
+  work.total = work.q + rows * b.padded_dim;
+  work.scores = work.total + rows * b.padded_dim;
+  work.max = work.scores + rows * kTile;
+  work.sum = work.max + rows;
+  work.tile_total = work.sum + rows;
+
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t offset = r / b.n_heads * b.q_token_stride + r % b.n_heads * b.q_head_stride;
+    const char* from = b.q + offset * (b.q_bf16 ? 2 : 4);
+    for (int64_t d = 0; d < b.head_dim; d += 16) {
+      const int n = static_cast<int>(b.head_dim - d < 16 ? b.head_dim - d : 16);
+      s::store(work.q + r * b.padded_dim + d, load_any(from, b.q_bf16, d, n));
+    }
+  }
+
+  const int64_t n_positions = b.start + b.n_tokens;
+  for (int64_t index = 0; index * kTile < n_positions; ++index) {
+    const Tile<T> tile = tile_at<T>(b, index, n_positions);
+    fetch_next(b, tile);
+    // Tokens before the tile's first position have nothing in it.
+    const int64_t before = index * kTile - b.start;
+    int64_t row = before > 0 ? before * b.n_heads : 0;
+    const int64_t n_groups = (rows - row + kMaxRows - 1) / kMaxRows;
+    for (int64_t left = n_groups; left > 0; --left) {
+      const int64_t count = (rows - row + left - 1) / left;
+      dispatch_rows<T, kMaxRows>(count, b, tile, index, row, work);
+      row += count;
+    }
+  }
+
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t offset = r / b.n_heads * b.out_token_stride + r % b.n_heads * b.out_head_stride;
+    char* to = b.out + offset * (b.out_bf16 ? 2 : 4);
+    const s::V sum = s::set1(work.sum[r]);
+    for (int64_t d = 0; d < b.head_dim; d += 16) {
+      const int n = static_cast<int>(b.head_dim - d < 16 ? b.head_dim - d : 16);
+      store_any(to, b.out_bf16, d, s::div(s::load(work.total + r * b.padded_dim + d), sum), n);
+    }
+  }
+}
+
+inline void attend_any(const AttentionBlock& block) {
+  if (block.cache_bf16) return attend<uint16_t>(block);
+  attend<float>(block);
+}
