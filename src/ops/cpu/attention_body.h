@@ -20,6 +20,15 @@ inline void store_any(char* p, bool bf16, int64_t i, s::V value, int n) {
   s::store_n(reinterpret_cast<float*>(p) + i, value, n);
 }
 
+inline float largest_lane(s::V a) {
+  float t[16];
+  s::store(t, a);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) t[i] = t[i] > t[i + width] ? t[i] : t[i + width];
+  }
+  return t[0];
+}
+
 inline s::V lane_numbers() {
   const float numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return s::load(numbers);
@@ -102,7 +111,7 @@ inline void softmax_tile(float* scores, int64_t n, float scale, float* max, floa
     v[i] = s::select_less(position, limit, scaled, lowest);
     top = s::max(v[i], top);
   }
-  *max = s::reduce_max(top);
+  *max = largest_lane(top);
   for (int i = 0; i < kTilePages; ++i) {
     v[i] = s::exp(s::sub(v[i], s::set1(*max)));
     s::store(scores + 16 * i, v[i]);

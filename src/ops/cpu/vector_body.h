@@ -146,7 +146,12 @@ float max_row(const float* x, int64_t n) {
     top = s::max(v, top);
   });
   const float bad = s::reduce_add(nan);
-  return bad != bad ? bad : s::reduce_max(top);
+  if (bad != bad) return bad;
+  float t[16];
+  s::store(t, top);
+  float max = t[0];
+  for (int lane = 1; lane < 16; ++lane) max = t[lane] > max ? t[lane] : max;
+  return max;
 }
 
 void exp_weights_row(const float* x, float max, float temperature, float* weights, int64_t n) {

@@ -1,0 +1,236 @@
+#include "ops/attention.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "fixture.h"
+#include "ops/ref/ref.h"
+
+namespace replayssm::ops {
+namespace {
+
+// A pool of pages that are NaN until written, handed out in a shuffled order.
+class Cache {
+ public:
+  Cache(const KvShape& shape, int64_t n_pages)
+      : shape_(shape), stride_(shape.page_bytes() + 64), order_(static_cast<size_t>(n_pages)) {
+    bytes_.resize(static_cast<size_t>(n_pages * stride_ + 64), 0xff);
+    std::iota(order_.begin(), order_.end(), 0);
+    std::shuffle(order_.begin(), order_.end(), std::mt19937(11));
+  }
+  KvPool pool() {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(bytes_.data());
+    return {bytes_.data() + (64 - address % 64) % 64, stride_};
+  }
+  std::vector<int32_t> take(int64_t n_positions) {
+    std::vector<int32_t> pages;
+    for (int64_t i = 0; i < (n_positions + kKvPage - 1) / kKvPage; ++i) {
+      pages.push_back(order_.back());
+      order_.pop_back();
+    }
+    return pages;
+  }
+
+ private:
+  KvShape shape_;
+  int64_t stride_;
+  std::vector<int32_t> order_;
+  std::vector<unsigned char> bytes_;
+};
+
+struct Sequence {
+  Sequence(DType activation, DType cache, int64_t n, int64_t n_heads, int64_t n_kv_heads,
+           int64_t dim, uint32_t seed)
+      : q(activation, n, n_heads * dim),
+        k(cache, n, n_kv_heads * dim, 1),
+        v(cache, n, n_kv_heads * dim, 2) {
+    q.fill(seed, 2.0f);
+    k.fill(seed + 1);
+    v.fill(seed + 2);
+  }
+  Tensor q;
+  Tensor k;  // already of the cache's dtype, so that the reference sees what the cache holds
+  Tensor v;
+};
+
+struct Geometry {
+  int64_t n_heads, n_kv_heads, dim;
+};
+
+TEST(Attention, MatchesReference) {
+  on_each_backend([](const Context& context, const Backend&) {
+    for (const Geometry& g :
+         {Geometry{1, 1, 16}, Geometry{6, 2, 64}, Geometry{4, 4, 40}, Geometry{7, 1, 128},
+          Geometry{8, 2, 256}, Geometry{70, 1, 24}, Geometry{3, 3, 7}}) {
+      for (const DType cache_type : kActivations) {
+        for (const DType activation : kActivations) {
+          for (const int64_t n : {1, 17, 150}) {
+            SCOPED_TRACE(::testing::Message() << g.n_heads << "/" << g.n_kv_heads << " x " << g.dim
+                                              << " n " << n << " cache " << dtype_name(cache_type));
+            const KvShape shape{static_cast<int32_t>(g.n_kv_heads), static_cast<int32_t>(g.dim),
+                                cache_type};
+            Sequence s(activation, cache_type, n, g.n_heads, g.n_kv_heads, g.dim, 1);
+            Cache cache(shape, 20);
+            const std::vector<int32_t> pages = cache.take(n);
+            const AttentionRow row{pages.data(), 0, static_cast<int32_t>(n), 0};
+            kv_append(context, shape, cache.pool(), &row, 1, s.k.heads(g.n_kv_heads),
+                      s.v.heads(g.n_kv_heads));
+            Tensor out(activation, n, g.n_heads * g.dim);
+            attention(context, shape, cache.pool(), &row, 1, 0.11f, s.q.heads(g.n_heads),
+                      out.heads(g.n_heads));
+            const std::vector<double> truth = ref::attention(
+                s.q.heads(g.n_heads), s.k.heads(g.n_kv_heads), s.v.heads(g.n_kv_heads), 0, 0.11f);
+            EXPECT_LT(nmse(out, truth), bound(activation));
+            EXPECT_TRUE(out.intact());
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Attention, CacheHoldsWhatWasAppended) {
+  on_each_backend([](const Context& context, const Backend&) {
+    const KvShape shape{2, 40, DType::kBF16};
+    Tensor k(DType::kF32, 35, 80);
+    Tensor v(DType::kBF16, 35, 80);
+    k.fill(1);
+    v.fill(2);
+    Cache cache(shape, 4);
+    const std::vector<int32_t> pages = cache.take(35 + 5);
+    const AttentionRow row{pages.data(), 5, 35, 0};
+    kv_append(context, shape, cache.pool(), &row, 1, k.heads(2), v.heads(2));
+    std::vector<float> got_k(40);
+    std::vector<float> got_v(40);
+    for (int64_t i = 0; i < 35; ++i) {
+      for (int32_t h = 0; h < 2; ++h) {
+        kv_read(shape, cache.pool(), pages.data(), 5 + i, h, got_k.data(), got_v.data());
+        for (int64_t d = 0; d < 40; ++d) {
+          ASSERT_EQ(got_k[d], bf16_to_float(float_to_bf16(k.get(i, h * 40 + d))));
+          ASSERT_EQ(got_v[d], v.get(i, h * 40 + d));
+        }
+      }
+    }
+  });
+}
+
+// Decode, windows of every size and one-shot prefill give the same bits, on one thread or two, and
+// next to any other sequence. Pages beyond what is written stay NaN throughout.
+TEST(Attention, EverySplitGivesTheSameBits) {
+  for (const Backend& backend : backends()) {
+    SCOPED_TRACE(backend.name());
+    ThreadPool two(2);
+    ThreadPool one(1);
+    const Context context(two, backend.isa, backend.bf16_dot);
+    const Context single(one, backend.isa, backend.bf16_dot);
+    for (const Geometry& g : {Geometry{6, 2, 64}, Geometry{5, 1, 40}, Geometry{2, 2, 128}}) {
+      for (const DType cache_type : kActivations) {
+        const int64_t n = 210;
+        const KvShape shape{static_cast<int32_t>(g.n_kv_heads), static_cast<int32_t>(g.dim),
+                            cache_type};
+        Sequence s(DType::kF32, cache_type, n, g.n_heads, g.n_kv_heads, g.dim, 1);
+        Sequence mate(DType::kF32, cache_type, n, g.n_heads, g.n_kv_heads, g.dim, 50);
+
+        Tensor whole(DType::kF32, n, g.n_heads * g.dim);
+        {
+          Cache cache(shape, 14);
+          const std::vector<int32_t> pages = cache.take(n);
+          const AttentionRow row{pages.data(), 0, static_cast<int32_t>(n), 0};
+          kv_append(context, shape, cache.pool(), &row, 1, s.k.heads(g.n_kv_heads),
+                    s.v.heads(g.n_kv_heads));
+          attention(context, shape, cache.pool(), &row, 1, 0.125f, s.q.heads(g.n_heads),
+                    whole.heads(g.n_heads));
+        }
+        for (const int64_t window : {1, 2, 3, 5, 8, 16, 17, 64, 100, 209}) {
+          Cache cache(shape, 28);
+          const std::vector<int32_t> pages = cache.take(n);
+          const std::vector<int32_t> mate_pages = cache.take(n);
+          Tensor out(DType::kF32, n, g.n_heads * g.dim);
+          Tensor mate_out(DType::kF32, n, g.n_heads * g.dim);
+          const Context& run_on = window % 2 == 0 ? context : single;
+          for (int64_t at = 0; at < n; at += window) {
+            const int32_t count = static_cast<int32_t>(std::min(window, n - at));
+            const AttentionRow row{pages.data(), at, count, at};
+            kv_append(run_on, shape, cache.pool(), &row, 1, s.k.heads(g.n_kv_heads),
+                      s.v.heads(g.n_kv_heads));
+            attention(run_on, shape, cache.pool(), &row, 1, 0.125f, s.q.heads(g.n_heads),
+                      out.heads(g.n_heads));
+            // A mate in the same batch changes nothing; outputs may go over q.
+            Tensor mate_q = mate.q;
+            const AttentionRow rows[] = {{mate_pages.data(), at, count, at}, row};
+            kv_append(run_on, shape, cache.pool(), rows, 1, mate.k.heads(g.n_kv_heads),
+                      mate.v.heads(g.n_kv_heads));
+            for (int64_t t = at; t < at + count; ++t) {
+              for (int64_t c = 0; c < mate_q.cols(); ++c) mate_q.set(t, c, s.q.get(t, c));
+            }
+            attention(run_on, shape, cache.pool(), rows, 2, 0.125f, mate_q.heads(g.n_heads),
+                      mate_out.heads(g.n_heads));
+            for (int64_t t = at; t < at + count; ++t) {
+              ASSERT_TRUE(same_row(mate_out, t, whole, t)) << "token " << t;
+            }
+          }
+          for (int64_t t = 0; t < n; ++t) {
+            ASSERT_TRUE(same_row(out, t, whole, t)) << "window " << window << " token " << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A later token of the same window that is NaN or infinite must not reach earlier rows.
+TEST(Attention, LaterPositionsCannotPoisonARow) {
+  on_each_backend([](const Context& context, const Backend&) {
+    const int64_t n = 90;
+    const KvShape shape{1, 64, DType::kF32};
+    Sequence s(DType::kF32, DType::kF32, n, 2, 1, 64, 1);
+    const std::vector<double> truth =
+        ref::attention(s.q.heads(2), s.k.heads(1), s.v.heads(1), 0, 0.125f);
+    for (int64_t c = 0; c < 64; ++c) {
+      s.k.set(80, c, NAN);
+      s.v.set(80, c, INFINITY);
+    }
+    Cache cache(shape, 6);
+    const std::vector<int32_t> pages = cache.take(n);
+    const AttentionRow row{pages.data(), 0, static_cast<int32_t>(n), 0};
+    kv_append(context, shape, cache.pool(), &row, 1, s.k.heads(1), s.v.heads(1));
+    Tensor out(DType::kF32, n, 128);
+    attention(context, shape, cache.pool(), &row, 1, 0.125f, s.q.heads(2), out.heads(2));
+    for (int64_t t = 0; t < 80; ++t) {
+      for (int64_t c = 0; c < 128; ++c) {
+        ASSERT_NEAR(out.get(t, c), truth[static_cast<size_t>(t * 128 + c)], 1e-4);
+      }
+    }
+  });
+}
+
+// A batch larger than one task table, with empty windows in it.
+TEST(Attention, ManyRows) {
+  on_each_backend([](const Context& context, const Backend&) {
+    const int64_t n = 600;
+    const KvShape shape{1, 16, DType::kBF16};
+    Sequence s(DType::kF32, DType::kBF16, n, 2, 1, 16, 1);
+    Cache cache(shape, n);
+    std::vector<std::vector<int32_t>> pages;
+    std::vector<AttentionRow> rows;
+    for (int64_t i = 0; i < n; ++i) {
+      pages.push_back(cache.take(1));
+      rows.push_back({pages.back().data(), 0, i % 7 == 3 ? 0 : 1, i});
+    }
+    kv_append(context, shape, cache.pool(), rows.data(), n, s.k.heads(1), s.v.heads(1));
+    Tensor out(DType::kF32, n, 32);
+    attention(context, shape, cache.pool(), rows.data(), n, 1.0f, s.q.heads(2), out.heads(2));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t c = 0; c < 32; ++c) {
+        if (i % 7 == 3) {
+          ASSERT_TRUE(std::isnan(out.get(i, c)));
+        } else {
+          ASSERT_EQ(out.get(i, c), s.v.get(i, c % 16));  // one position: its own value
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace replayssm::ops

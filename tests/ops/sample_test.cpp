@@ -1,0 +1,191 @@
+#include "ops/sample.h"
+
+#include <array>
+
+#include "fixture.h"
+#include "ops/ref/ref.h"
+
+namespace replayssm::ops {
+namespace {
+
+std::vector<float> random_logits(int64_t n, float spread, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, spread);
+  std::vector<float> logits(static_cast<size_t>(n));
+  for (float& x : logits) x = normal(random);
+  return logits;
+}
+
+TEST(Sample, GreedyTakesTheLowestIndexOfATie) {
+  on_each_backend([](const Context& context, const Backend&) {
+    for (const int64_t n : {1, 2, 16, 17, 33, 5000}) {
+      std::vector<float> logits = random_logits(n, 1.0f, 1);
+      Sampler sampler(context, n);
+      logits[n - 1] = 50.0f;
+      logits[n / 2] = 50.0f;
+      const SampleResult result = sampler.sample(logits.data(), {}, 3);
+      EXPECT_EQ(result.status, SampleStatus::kOk);
+      EXPECT_EQ(result.token, n / 2);
+    }
+  });
+}
+
+TEST(Sample, BadLogits) {
+  on_each_backend([](const Context& context, const Backend&) {
+    for (const int64_t bad : {0, 5, 39, 40}) {
+      Sampler sampler(context, 41);
+      std::vector<float> logits = random_logits(41, 1.0f, 1);
+      for (const float temperature : {0.0f, 1.0f}) {
+        SamplerParams params;
+        params.temperature = temperature;
+        logits[bad] = NAN;
+        EXPECT_EQ(sampler.sample(logits.data(), params, 0).status, SampleStatus::kNan);
+        logits[bad] = INFINITY;
+        EXPECT_EQ(sampler.sample(logits.data(), params, 0).status, SampleStatus::kNan);
+        logits[bad] = -INFINITY;
+        for (int64_t position = 0; position < 500; ++position) {
+          const SampleResult result = sampler.sample(logits.data(), params, position);
+          EXPECT_EQ(result.status, SampleStatus::kOk);
+          EXPECT_NE(result.token, bad);
+        }
+        const std::vector<float> none(41, -INFINITY);
+        EXPECT_EQ(sampler.sample(none.data(), params, 0).status, SampleStatus::kEmpty);
+      }
+    }
+  });
+}
+
+// Known answers of Philox4x32-10 (the authors' test vectors): counter 0 key 0, and all ones.
+TEST(Sample, GeneratorIsPhilox) {
+  const uint64_t zeros = (uint64_t{0xe169c58d} << 32) | 0x6627e8d5;
+  EXPECT_EQ(uniform_at(0, 0), static_cast<double>(zeros >> 11) * 0x1p-53);
+  EXPECT_NE(uniform_at(0, 1), uniform_at(1, 0));
+  EXPECT_NE(uniform_at(uint64_t{1} << 32, 0), uniform_at(1, 0));
+}
+
+TEST(Sample, UniformIsUniform) {
+  std::array<int, 64> bins{};
+  const int n = 64000;
+  for (int i = 0; i < n; ++i) {
+    const double u = uniform_at(12345, i);
+    ASSERT_GE(u, 0.0);
+    ASSERT_LT(u, 1.0);
+    ++bins[static_cast<size_t>(u * 64)];
+  }
+  double chi = 0.0;
+  for (const int count : bins) chi += (count - 1000.0) * (count - 1000.0) / 1000.0;
+  EXPECT_LT(chi, 125.0);  // 63 degrees, p about 5e-6
+}
+
+// The drawn law against the exact one, by chi-square over the tokens worth a bin.
+TEST(Sample, LawAfterEachFilter) {
+  const int64_t n_vocab = 333;
+  const std::vector<float> logits = random_logits(n_vocab, 2.0f, 7);
+  std::vector<SamplerParams> cases;
+  for (const float temperature : {0.5f, 1.0f, 2.0f}) {
+    cases.push_back({temperature, 0, 1.0f, 0.0f, 1});
+    cases.push_back({temperature, 12, 1.0f, 0.0f, 2});
+    cases.push_back({temperature, 0, 0.8f, 0.0f, 3});
+    cases.push_back({temperature, 0, 1.0f, 0.05f, 4});
+    cases.push_back({temperature, 40, 0.9f, 0.02f, 5});
+    cases.push_back({temperature, 1000, 0.999f, 1e-4f, 6});
+  }
+  on_each_backend([&](const Context& context, const Backend&) {
+    Sampler sampler(context, n_vocab);
+    for (const SamplerParams& params : cases) {
+      SCOPED_TRACE(::testing::Message()
+                   << "temperature " << params.temperature << " top_k " << params.top_k << " top_p "
+                   << params.top_p << " min_p " << params.min_p);
+      const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+      const int n = 20000;
+      std::vector<int> counts(static_cast<size_t>(n_vocab));
+      for (int i = 0; i < n; ++i) {
+        const SampleResult result = sampler.sample(logits.data(), params, i);
+        ASSERT_EQ(result.status, SampleStatus::kOk);
+        ++counts[static_cast<size_t>(result.token)];
+      }
+      double chi = 0.0;
+      double rest_expected = 0.0;
+      double rest_seen = 0.0;
+      int bins = 0;
+      for (int64_t t = 0; t < n_vocab; ++t) {
+        const double expected = law[t] * n;
+        if (law[t] == 0.0) {
+          ASSERT_EQ(counts[t], 0) << "token " << t;
+        } else if (expected < 10.0) {
+          rest_expected += expected;
+          rest_seen += counts[t];
+        } else {
+          chi += (counts[t] - expected) * (counts[t] - expected) / expected;
+          ++bins;
+        }
+      }
+      if (rest_expected >= 10.0) {
+        chi += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
+        ++bins;
+      }
+      EXPECT_LT(chi, bins + 5.0 * std::sqrt(2.0 * bins) + 5.0);
+    }
+  });
+}
+
+// Every token that the law holds has its interval: walking u through [0, 1) is not possible, so
+// compare the boundaries instead, token by token, on a large vocabulary.
+TEST(Sample, LargeVocabularyKeepsExactlyTheLawsTokens) {
+  const int64_t n_vocab = 20000;
+  on_each_backend([&](const Context& context, const Backend&) {
+    Sampler sampler(context, n_vocab);
+    for (const float spread : {0.01f, 1.0f, 6.0f}) {
+      const std::vector<float> logits = random_logits(n_vocab, spread, 9);
+      for (const SamplerParams& params :
+           {SamplerParams{1.0f, 0, 1.0f, 0.0f, 1}, SamplerParams{1.0f, 50, 1.0f, 0.0f, 2},
+            SamplerParams{0.7f, 0, 0.9f, 0.0f, 3}, SamplerParams{1.0f, 0, 1.0f, 0.3f, 4},
+            SamplerParams{1.0f, 5000, 0.95f, 0.01f, 5}}) {
+        const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+        for (int64_t position = 0; position < 40; ++position) {
+          const SampleResult result = sampler.sample(logits.data(), params, position);
+          ASSERT_EQ(result.status, SampleStatus::kOk);
+          ASSERT_GT(law[static_cast<size_t>(result.token)], 0.0);
+          // The token is the one whose interval of the cumulative law holds u.
+          const double u = uniform_at(params.seed, position);
+          double below = 0.0;
+          for (int32_t t = 0; t < result.token; ++t) below += law[t];
+          EXPECT_GT(u, below - 1e-5);
+          EXPECT_LT(u, below + law[static_cast<size_t>(result.token)] + 1e-5);
+          EXPECT_EQ(sampler.sample(logits.data(), params, position).token, result.token);
+        }
+      }
+    }
+  });
+}
+
+TEST(Sample, TiesAtTheKthPlaceGoToTheLowerIndex) {
+  on_each_backend([](const Context& context, const Backend&) {
+    const std::vector<float> logits(100, 1.5f);
+    Sampler sampler(context, 100);
+    SamplerParams params{1.0f, 7, 1.0f, 0.0f, 1};
+    std::vector<bool> seen(100);
+    for (int64_t position = 0; position < 500; ++position) {
+      const int32_t token = sampler.sample(logits.data(), params, position).token;
+      ASSERT_LT(token, 7);
+      seen[static_cast<size_t>(token)] = true;
+    }
+    for (int i = 0; i < 7; ++i) EXPECT_TRUE(seen[static_cast<size_t>(i)]);
+    params = {1.0f, 0, 0.0f, 0.0f, 1};
+    EXPECT_EQ(sampler.sample(logits.data(), params, 0).token, 0);
+  });
+}
+
+TEST(Sample, LogProb) {
+  on_each_backend([](const Context& context, const Backend&) {
+    const std::vector<float> logits = random_logits(3001, 3.0f, 2);
+    const std::vector<double> law =
+        ref::sample_law(logits.data(), 3001, SamplerParams{1.0f, 0, 1.0f, 0.0f, 0});
+    for (const int32_t token : {0, 1500, 3000}) {
+      EXPECT_NEAR(log_prob(context, logits.data(), 3001, token), std::log(law[token]), 1e-6);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace replayssm::ops
