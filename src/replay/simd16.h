@@ -357,12 +357,37 @@ REPLAYSSM_INLINE float reduce_add(V a) {
   return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
 }
 
-REPLAYSSM_INLINE float reduce_max(V a) {
-  float t[16];
-  store(t, a);
-  float m = t[0];
-  for (int i = 1; i < 16; ++i) m = t[i] > m ? t[i] : m;
-  return m;
+// out[n] = reduce_add(a[n]), the same tree for each.
+REPLAYSSM_INLINE V reduce_add_16(const V a[16]) {
+#if defined(REPLAYSSM_SIMD_AVX512)
+  __m512 x[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {  // lane i + lane i + 8; two vectors become one
+    const __m512 low = _mm512_shuffle_f32x4(a[2 * i].v, a[2 * i + 1].v, 0x44);
+    const __m512 high = _mm512_shuffle_f32x4(a[2 * i].v, a[2 * i + 1].v, 0xee);
+    x[i] = _mm512_add_ps(low, high);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // lane i + lane i + 4
+    x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
+                         _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {  // lane i + lane i + 2
+    const __m512d p = _mm512_castps_pd(x[2 * i]);
+    const __m512d q = _mm512_castps_pd(x[2 * i + 1]);
+    x[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
+  }
+  const __m512 sums =
+      _mm512_add_ps(_mm512_shuffle_ps(x[0], x[1], 0x88), _mm512_shuffle_ps(x[0], x[1], 0xdd));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return {_mm512_permutexvar_ps(order, sums)};
+#else
+  float sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = reduce_add(a[i]);
+  return load(sums);
+#endif
 }
 
 // e^x to about 1e-7 relative. x < -87.3 gives 0, x > 88.7 gives infinity, NaN gives NaN.

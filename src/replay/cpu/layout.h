@@ -42,20 +42,19 @@ struct Layout {
 // kept widened to fp32 exactly as the ring holds them.
 struct Scratch {
   float* keys;           // [B][key_padded] ring keys of the interval, zero-padded
-  float* keys_across;    // [key_dim][B] the same transposed (KDA: times the decay to the end)
+  float* fold_keys;      // KDA: [B][key_padded] keys times their decay to the interval's end
   float* state_decay;    // [key_dim] what a fold multiplies the state with
   float* values;         // [unit_heads][B][value_padded] ring values
   float* log_decay;      // prefix sums of log decay: [unit_heads][B], KDA [B][key_padded]
   float* gates;          // [unit_heads][B] Mamba-2's dt
-  float* queries;        // [kChunk][key_padded]
   float* packed;         // [2 * kChunk * key_dim] operands of the state products, blocked
-  float* dots_key;       // [kChunk][B] k_j . k_t
-  float* dots_query;     // [kChunk][B] k_j . q_t
+  float* operands;       // [2 * kChunk][key_padded] z: k_t and q_t of each token; Mamba-2: C_t
+  float* dots;           // [2 * kChunk][B] k_j . z
   float* weights_key;    // [kChunk][B] with decay, for u_t
   float* weights_query;  // [kChunk][B] with decay, for y_t
   float* products;       // [2 * kChunk][value_padded] S z
-  float* weighted;       // [B][16] a tile's ring values with their fold weights
-  float* tile;           // [key_dim][16] an fp32 tile before int8 rounding
+  float* weighted;       // [B][2 * 16] ring values of some tiles with their fold weights
+  float* tile;           // [2][key_dim][16] fp32 tiles before their rounding
   float* beta;           // [kChunk]
   float* decay;          // [kChunk] e^{G_t}
   float* scale;          // [unit_heads][value_padded] scales of `state`
@@ -72,20 +71,19 @@ struct Scratch {
     auto floats = [&](int64_t n) { return reinterpret_cast<float*>(take(n * 4)); };
     const int64_t b = p.grid.interval;
     keys = floats(b * l.key_padded);
-    keys_across = floats(p.key_dim * b);
+    fold_keys = floats(p.family == Family::kKda ? b * l.key_padded : 0);
     state_decay = floats(p.key_dim);
     values = floats(l.unit_heads * b * l.value_padded);
     log_decay = floats(p.family == Family::kKda ? b * l.key_padded : l.unit_heads * b);
     gates = floats(l.unit_heads * b);
-    queries = floats(int64_t{kChunk} * l.key_padded);
+    operands = floats(int64_t{2} * kChunk * l.key_padded);
     packed = floats(int64_t{2} * kChunk * p.key_dim);
-    dots_key = floats(kChunk * b);
-    dots_query = floats(kChunk * b);
+    dots = floats(2 * kChunk * b);
     weights_key = floats(kChunk * b);
     weights_query = floats(kChunk * b);
     products = floats(int64_t{2} * kChunk * l.value_padded);
-    weighted = floats(b * kTile);
-    tile = floats(int64_t{p.key_dim} * kTile);
+    weighted = floats(b * 2 * kTile);
+    tile = floats(int64_t{2} * p.key_dim * kTile);
     beta = floats(kChunk);
     decay = floats(kChunk);
     scale = floats(l.unit_heads * l.value_padded);

@@ -137,12 +137,33 @@ inline void decay_gates_kda(const Problem& p, float a_log, const float* raw, con
   }
 }
 
-// keys_across[k][j] = keys[j][k]
-inline void transpose_keys(Scratch& s, const Problem& p, const Layout& l) {
-  const int b = p.grid.interval;
-  for (int j = 0; j < b; ++j) {
-    const float* key = s.keys + int64_t{j} * l.key_padded;
-    for (int k = 0; k < p.key_dim; ++k) s.keys_across[int64_t{k} * b + j] = key[k];
+// out[z][j] = keys[j] . z for two operands and rows [0, n_rows); rows are zero-padded to
+// key_padded. Eight rows at a time share one reduction; rows past n_rows are read (scratch) and
+// dropped.
+inline void dots_of_pair(const float* keys, int key_padded, int n_rows, const float* z0,
+                         const float* z1, float* out0, float* out1) {
+  constexpr int kRows = 8;
+  for (int j0 = 0; j0 < n_rows; j0 += kRows) {
+    V sum[2 * kRows];
+    for (V& v : sum) v = zero();
+    const float* row = keys + int64_t{j0} * key_padded;
+    for (int k = 0; k < key_padded; k += kLanes) {
+      const V a = load(z0 + k);
+      const V b = load(z1 + k);
+#pragma GCC unroll 8
+      for (int j = 0; j < kRows; ++j) {
+        const V key = load(row + int64_t{j} * key_padded + k);
+        sum[j] = fma(key, a, sum[j]);
+        sum[kRows + j] = fma(key, b, sum[kRows + j]);
+      }
+    }
+    float lanes[kLanes];
+    store(lanes, reduce_add_16(sum));
+    const int n = n_rows - j0 < kRows ? n_rows - j0 : kRows;
+    for (int j = 0; j < n; ++j) {
+      out0[j0 + j] = lanes[j];
+      out1[j0 + j] = lanes[kRows + j];
+    }
   }
 }
 

@@ -13,9 +13,15 @@ using namespace replayssm::simd::REPLAYSSM_ISA;
 #if defined(REPLAYSSM_SIMD_AVX512)
 inline constexpr int kAccumulators = 16;  // vectors kept in registers by the products
 inline constexpr int kMaxOperands = 8;    // operands z multiplied in one pass over a tile
+inline constexpr int kFoldTiles = 2;
+inline constexpr int kFoldKeys = 8;  // a fold keeps kFoldTiles x kFoldKeys sums in registers
+inline constexpr int kOutputTiles = 4;
 #else
 inline constexpr int kAccumulators = 4;
 inline constexpr int kMaxOperands = 4;
+inline constexpr int kFoldTiles = 1;
+inline constexpr int kFoldKeys = 4;
+inline constexpr int kOutputTiles = 1;
 #endif
 
 template <DType kType>
@@ -159,51 +165,48 @@ inline void store_tile(DType type, const float* tile, int key_dim, void* state, 
   }
 }
 
-// tile[k] = decay[k] * S[k] + sum_j across[k][j] * weighted[j], j in order. Four keys at a time, so
-// that four sums are in flight; S may be null (the zero state).
-template <DType kType>
-void fold_tile_typed(const void* state, int64_t element, const float* scale, int key_dim,
-                     int n_rows, const float* decay, const float* across, const float* weighted,
-                     float* tile) {
-  constexpr int kKeys = 4;
-  const V row_scale = kType == DType::kI8 && state != nullptr ? load(scale) : zero();
-  for (int k0 = 0; k0 < key_dim; k0 += kKeys) {
-    V s[kKeys];
-    const float* column[kKeys];
-    for (int i = 0; i < kKeys; ++i) {
-      const int k = k0 + i < key_dim ? k0 + i : key_dim - 1;
-      column[i] = across + static_cast<int64_t>(k) * n_rows;
-      s[i] = zero();
-      if (state == nullptr) continue;
-      s[i] = load_state<kType>(state, element + int64_t{k} * kTile);
-      if constexpr (kType == DType::kI8) s[i] = mul(s[i], row_scale);
-      s[i] = mul(s[i], set1(decay[k]));
+// tile[k] = decay[k] * S[k] + sum_j keys[j][k] * weighted[j], j in order, for kTiles tiles of one
+// head. S may be null (the zero state). weighted is [n_rows][kTiles * 16].
+template <DType kType, int kTiles>
+REPLAYSSM_INLINE void fold_tiles(const void* state, int64_t element, const float* scale,
+                                 int key_dim, int n_rows, const float* decay, const float* keys,
+                                 int key_stride, const float* weighted, float* tile) {
+  const int64_t tile_elements = int64_t{kTile} * key_dim;
+  for (int k0 = 0; k0 < key_dim; k0 += kFoldKeys) {
+    const int n_keys = key_dim - k0 < kFoldKeys ? key_dim - k0 : kFoldKeys;
+    V s[kTiles][kFoldKeys];
+#pragma GCC unroll 2
+    for (int i = 0; i < kTiles; ++i) {
+#pragma GCC unroll 8
+      for (int key = 0; key < kFoldKeys; ++key) {
+        s[i][key] = zero();
+        if (state == nullptr || key >= n_keys) continue;
+        const int k = k0 + key;
+        s[i][key] = load_state<kType>(state, element + i * tile_elements + int64_t{k} * kTile);
+        if constexpr (kType == DType::kI8) s[i][key] = mul(s[i][key], load(scale + i * kTile));
+        s[i][key] = mul(s[i][key], set1(decay[k]));
+      }
     }
-    for (int j = 0; j < n_rows; ++j) {
-      const V u = load(weighted + j * kTile);
-#pragma GCC unroll 4
-      for (int i = 0; i < kKeys; ++i) s[i] = fma(set1(column[i][j]), u, s[i]);
+    // Keys are padded with zeros to a multiple of sixteen, so a block may read past key_dim.
+    const float* key_row = keys + k0;
+    const float* values = weighted;
+    for (int j = 0; j < n_rows; ++j, key_row += key_stride, values += kTiles * kTile) {
+      V u[kTiles];
+#pragma GCC unroll 2
+      for (int i = 0; i < kTiles; ++i) u[i] = load(values + i * kTile);
+#pragma GCC unroll 8
+      for (int key = 0; key < kFoldKeys; ++key) {
+        const V operand = set1(key_row[key]);
+#pragma GCC unroll 2
+        for (int i = 0; i < kTiles; ++i) s[i][key] = fma(operand, u[i], s[i][key]);
+      }
     }
-    for (int i = 0; i < kKeys && k0 + i < key_dim; ++i) store(tile + (k0 + i) * kTile, s[i]);
-  }
-}
-
-inline void fold_tile(DType type, const void* state, int64_t element, const float* scale,
-                      int key_dim, int n_rows, const float* decay, const float* across,
-                      const float* weighted, float* tile) {
-  switch (type) {
-    case DType::kF32:
-      return fold_tile_typed<DType::kF32>(state, element, scale, key_dim, n_rows, decay, across,
-                                          weighted, tile);
-    case DType::kF16:
-      return fold_tile_typed<DType::kF16>(state, element, scale, key_dim, n_rows, decay, across,
-                                          weighted, tile);
-    case DType::kBF16:
-      return fold_tile_typed<DType::kBF16>(state, element, scale, key_dim, n_rows, decay, across,
-                                           weighted, tile);
-    case DType::kI8:
-      return fold_tile_typed<DType::kI8>(state, element, scale, key_dim, n_rows, decay, across,
-                                         weighted, tile);
+    for (int i = 0; i < kTiles; ++i) {
+#pragma GCC unroll 8
+      for (int key = 0; key < kFoldKeys; ++key) {
+        if (key < n_keys) store(tile + i * tile_elements + (k0 + key) * kTile, s[i][key]);
+      }
+    }
   }
 }
 

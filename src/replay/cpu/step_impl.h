@@ -78,7 +78,6 @@ class Unit {
   // Folds all rows of the interval at base_ into the checkpoint's dtype, to the write slot or to
   // scratch, and reads from there afterwards.
   void fold(bool to_slot) {
-    const int b = p_.grid.interval;
     char* to = static_cast<char*>(s_.state);
     float* to_scale = s_.scale;
     int to_head0 = head_begin_;
@@ -88,28 +87,60 @@ class Unit {
       if (a_.scale != nullptr) to_scale = a_.scale + row_.write_slot * a_.scale_slot_stride;
       to_head0 = 0;
     }
-    if (!is_kda()) transpose_keys(s_, p_, l_);
     for (int head = head_begin_; head < head_end_; ++head) {
       float weight[kMaxInterval];
       fold_weights(head, weight);
-      const float* values = values_of(head);
-      for (int tile = 0; tile < l_.n_tiles; ++tile) {
-        for (int j = 0; j < b; ++j) {
-          const V u = load(values + int64_t{j} * l_.value_padded + tile * kTile);
-          store(s_.weighted + j * kTile, mul(set1(weight[j]), u));
-        }
-        const int64_t in_head = int64_t{tile} * kTile * p_.key_dim;
-        fold_tile(p_.checkpoint, state_, head_element(head) + in_head,
-                  state_ == nullptr ? nullptr : head_scale(head) + tile * kTile, p_.key_dim, b,
-                  s_.state_decay, s_.keys_across, s_.weighted, s_.tile);
-        store_tile(
-            p_.checkpoint, s_.tile, p_.key_dim, to, (head - to_head0) * l_.head_elements + in_head,
-            to_scale + int64_t{head - to_head0} * l_.value_padded + tile * kTile, saturated_);
+      void* to_head = to + (head - to_head0) * l_.head_elements * dtype_bytes(p_.checkpoint);
+      float* to_head_scale = to_scale + int64_t{head - to_head0} * l_.value_padded;
+      int tile = 0;
+      for (; tile + kFoldTiles <= l_.n_tiles; tile += kFoldTiles) {
+        fold_head_tiles<kFoldTiles>(head, tile, weight, to_head, to_head_scale);
+      }
+      for (; tile < l_.n_tiles; ++tile) {
+        fold_head_tiles<1>(head, tile, weight, to_head, to_head_scale);
       }
     }
     state_ = to;
     scale_ = to_scale;
     state_head0_ = to_head0;
+  }
+
+  template <int kTiles>
+  void fold_head_tiles(int head, int tile, const float* weight, void* to, float* to_scale) {
+    const float* values = values_of(head) + tile * kTile;
+    for (int j = 0; j < p_.grid.interval; ++j) {
+      for (int i = 0; i < kTiles; ++i) {
+        const V u = load(values + int64_t{j} * l_.value_padded + i * kTile);
+        store(s_.weighted + (j * kTiles + i) * kTile, mul(set1(weight[j]), u));
+      }
+    }
+    switch (p_.checkpoint) {
+      case DType::kF32:
+        fold_typed<DType::kF32, kTiles>(head, tile);
+        break;
+      case DType::kF16:
+        fold_typed<DType::kF16, kTiles>(head, tile);
+        break;
+      case DType::kBF16:
+        fold_typed<DType::kBF16, kTiles>(head, tile);
+        break;
+      case DType::kI8:
+        fold_typed<DType::kI8, kTiles>(head, tile);
+        break;
+    }
+    const int64_t tile_elements = int64_t{kTile} * p_.key_dim;
+    for (int i = 0; i < kTiles; ++i) {
+      store_tile(p_.checkpoint, s_.tile + i * tile_elements, p_.key_dim, to,
+                 (tile + i) * tile_elements, to_scale + (tile + i) * kTile, saturated_);
+    }
+  }
+
+  template <DType kType, int kTiles>
+  void fold_typed(int head, int tile) {
+    fold_tiles<kType, kTiles>(
+        state_, head_element(head) + int64_t{tile} * kTile * p_.key_dim,
+        state_ == nullptr ? nullptr : head_scale(head) + tile * kTile, p_.key_dim, p_.grid.interval,
+        s_.state_decay, is_kda() ? s_.fold_keys : s_.keys, l_.key_padded, s_.weighted, s_.tile);
   }
 
   // weight[j] multiplies ring value j; state_decay the old state; KDA's keys carry their own decay.
@@ -121,11 +152,9 @@ class Unit {
         const int n = lanes_left(k, p_.key_dim);
         store_n(s_.state_decay + k, exp(load(last + k)), n);
         for (int j = 0; j < b; ++j) {
-          const float* g = s_.log_decay + int64_t{j} * l_.key_padded;
-          float lanes[kLanes];
-          store(lanes, mul(exp(sub(load(last + k), load(g + k))),
-                           load(s_.keys + int64_t{j} * l_.key_padded + k)));
-          for (int i = 0; i < n; ++i) s_.keys_across[int64_t{k + i} * b + j] = lanes[i];
+          const int64_t at = int64_t{j} * l_.key_padded + k;
+          const V decay = exp(sub(load(last + k), load(s_.log_decay + at)));
+          store(s_.fold_keys + at, mul(decay, load(s_.keys + at)));
         }
       }
       for (int j = 0; j < b; ++j) weight[j] = 1.0f;
@@ -207,20 +236,19 @@ class Unit {
     const int64_t token = row_.token + (position - row_.start);
     int64_t uncounted = 0;
     int64_t* count = head_begin_ % l_.heads_per_key == 0 ? saturated_ : &uncounted;
-    for (int t = 0; t < n; ++t) {
-      load_key(p_, l_, a_, token + t, key_head_, s_.keys + int64_t{n_rows_ + t} * l_.key_padded,
-               count);
-      load_query(p_, l_, a_, token + t, key_head_, s_.queries + int64_t{t} * l_.key_padded);
-    }
     const int per_token = is_mamba() ? 1 : 2;
+    for (int t = 0; t < n; ++t) {
+      float* key = s_.keys + int64_t{n_rows_ + t} * l_.key_padded;
+      load_key(p_, l_, a_, token + t, key_head_, key, count);
+      load_query(p_, l_, a_, token + t, key_head_, operand(per_token * t + per_token - 1));
+      if (is_mamba()) continue;
+      for (int k = 0; k < l_.key_padded; k += kLanes) store(operand(2 * t) + k, load(key + k));
+    }
     if (!is_kda()) {
-      for (int t = 0; t < n; ++t) {
-        const float* key = s_.keys + int64_t{n_rows_ + t} * l_.key_padded;
-        const float* query = s_.queries + int64_t{t} * l_.key_padded;
-        if (!is_mamba()) pack_operand(key, 2 * t, 2 * n, p_.key_dim, s_.packed);
-        pack_operand(query, per_token * t + per_token - 1, per_token * n, p_.key_dim, s_.packed);
-        token_dots(t, key, query);
+      for (int z = 0; z < per_token * n; ++z) {
+        pack_operand(operand(z), z, per_token * n, p_.key_dim, s_.packed);
       }
+      operand_dots(per_token, n);
     }
     for (int head = head_begin_; head < head_end_; ++head) {
       window_gates(head, position, token, n);
@@ -236,21 +264,21 @@ class Unit {
       } else {
         for (int64_t i = 0; i < int64_t{per_token} * n * l_.value_padded; ++i) s_.products[i] = 0;
       }
-      if (is_mamba()) {
-        outputs_mamba(head, position, token, n);
-      } else {
-        outputs_delta(head, position, token, n);
-      }
+      outputs(head, position, token, n);
     }
     n_rows_ += n;
   }
 
-  void token_dots(int t, const float* key, const float* query) {
+  float* operand(int z) const { return s_.operands + int64_t{z} * l_.key_padded; }
+
+  // dots[z][j] = k_j . z for every row up to the operand's own token; operands in pairs.
+  void operand_dots(int per_token, int n) {
     const int b = p_.grid.interval;
-    for (int j = 0; j <= n_rows_ + t; ++j) {
-      const float* ring_key = s_.keys + int64_t{j} * l_.key_padded;
-      if (!is_mamba()) s_.dots_key[t * b + j] = dot(ring_key, key, l_.key_padded);
-      s_.dots_query[t * b + j] = dot(ring_key, query, l_.key_padded);
+    for (int z = 0; z < per_token * n; z += 2) {
+      const int other = z + 1 < per_token * n ? z + 1 : z;
+      const int last = n_rows_ + other / per_token;
+      dots_of_pair(s_.keys, l_.key_padded, last + 1, operand(z), operand(other), s_.dots + z * b,
+                   s_.dots + other * b);
     }
   }
 
@@ -291,6 +319,7 @@ class Unit {
     const float* g = log_decay_of(head);
     for (int t = 0; t < n; ++t) {
       const int last = n_rows_ + t;
+      const float* own = s_.dots + (is_mamba() ? t : 2 * t + 1) * b;
       s_.decay[t] = exp1(g[last]);
       for (int j = 0; j <= last; j += kLanes) {
         const int lanes = lanes_left(j, last + 1);
@@ -298,11 +327,10 @@ class Unit {
         if (is_mamba()) {
           w = mul(load_n(gates_of(head) + j, lanes), w);
         } else {
-          store_n(s_.weights_key + t * b + j, mul(w, load_n(s_.dots_key + t * b + j, lanes)),
+          store_n(s_.weights_key + t * b + j, mul(w, load_n(s_.dots + 2 * t * b + j, lanes)),
                   lanes);
         }
-        store_n(s_.weights_query + t * b + j, mul(w, load_n(s_.dots_query + t * b + j, lanes)),
-                lanes);
+        store_n(s_.weights_query + t * b + j, mul(w, load_n(own + j, lanes)), lanes);
       }
     }
   }
@@ -312,94 +340,132 @@ class Unit {
     const int b = p_.grid.interval;
     for (int t = 0; t < n; ++t) {
       const int last = n_rows_ + t;
-      const float* key = s_.keys + int64_t{last} * l_.key_padded;
-      const float* query = s_.queries + int64_t{t} * l_.key_padded;
+      const float* key = operand(2 * t);
+      const float* query = operand(2 * t + 1);
       const float* g = s_.log_decay + int64_t{last} * l_.key_padded;
-      for (int j = 0; j <= last; ++j) {
-        const float* ring_key = s_.keys + int64_t{j} * l_.key_padded;
-        const float* ring_g = s_.log_decay + int64_t{j} * l_.key_padded;
-        V sum_key = zero();
-        V sum_query = zero();
-        for (int k = 0; k < l_.key_padded; k += kLanes) {
-          const V decayed = mul(load(ring_key + k), exp(sub(load(g + k), load(ring_g + k))));
-          sum_key = fma(decayed, load(key + k), sum_key);
-          sum_query = fma(decayed, load(query + k), sum_query);
+      for (int j0 = 0; j0 <= last; j0 += 8) {
+        const int rows = last + 1 - j0 < 8 ? last + 1 - j0 : 8;
+        V sum[2 * 8];
+        for (V& v : sum) v = zero();
+        for (int j = 0; j < rows; ++j) {
+          const int64_t at = int64_t{j0 + j} * l_.key_padded;
+          for (int k = 0; k < l_.key_padded; k += kLanes) {
+            const V decay = exp(sub(load(g + k), load(s_.log_decay + at + k)));
+            const V decayed = mul(load(s_.keys + at + k), decay);
+            sum[j] = fma(decayed, load(key + k), sum[j]);
+            sum[8 + j] = fma(decayed, load(query + k), sum[8 + j]);
+          }
         }
-        s_.weights_key[t * b + j] = reduce_add(sum_key);
-        s_.weights_query[t * b + j] = reduce_add(sum_query);
+        float lanes[kLanes];
+        store(lanes, reduce_add_16(sum));
+        for (int j = 0; j < rows; ++j) {
+          s_.weights_key[t * b + j0 + j] = lanes[j];
+          s_.weights_query[t * b + j0 + j] = lanes[8 + j];
+        }
       }
-      float operand[2][kMaxKeyDim];
+      float decayed[2][kMaxKeyDim];
       for (int k = 0; k < l_.key_padded; k += kLanes) {
         const V decay = exp(load(g + k));
-        store(operand[0] + k, mul(decay, load(key + k)));
-        store(operand[1] + k, mul(decay, load(query + k)));
+        store(decayed[0] + k, mul(decay, load(key + k)));
+        store(decayed[1] + k, mul(decay, load(query + k)));
       }
-      pack_operand(operand[0], 2 * t, 2 * n, p_.key_dim, s_.packed);
-      pack_operand(operand[1], 2 * t + 1, 2 * n, p_.key_dim, s_.packed);
+      pack_operand(decayed[0], 2 * t, 2 * n, p_.key_dim, s_.packed);
+      pack_operand(decayed[1], 2 * t + 1, 2 * n, p_.key_dim, s_.packed);
       s_.decay[t] = 1.0f;
     }
   }
 
-  // GDN, KDA: forward substitution over the window; u_t of sixteen rows at a time.
-  void outputs_delta(int head, int64_t position, int64_t token, int n) {
-    const int b = p_.grid.interval;
-    float* values = values_of(head);
-    for (int v0 = 0; v0 < p_.value_dim; v0 += kTile) {
-      const int lanes = lanes_left(v0, p_.value_dim);
-      for (int t = 0; t < n; ++t) {
-        const int row = n_rows_ + t;
-        const V decay = set1(s_.decay[t]);
-        const float* product = s_.products + int64_t{2} * t * l_.value_padded + v0;
-        V read_key = mul(decay, load(product));
-        V out = mul(decay, load(product + l_.value_padded));
-        const float* weight_key = s_.weights_key + t * b;
-        const float* weight_query = s_.weights_query + t * b;
-        for (int j = 0; j < row; ++j) {
-          const V u = load(values + int64_t{j} * l_.value_padded + v0);
-          read_key = fma(set1(weight_key[j]), u, read_key);
-          out = fma(set1(weight_query[j]), u, out);
-        }
-        const V v = load_token(p_.activation, a_.value, token + t,
-                               int64_t{head} * p_.value_dim + v0, lanes);
-        V u = mul(set1(s_.beta[t]), sub(v, read_key));
-        u = round_to_ring(p_.ring, u, saturated_);
-        store(values + int64_t{row} * l_.value_padded + v0, u);
-        out = fma(set1(weight_query[row]), u, out);
-        store_token(p_.activation, a_.out, token + t, int64_t{head} * p_.value_dim + v0, out,
-                    lanes);
-        write_value(head, position + t, v0, u, lanes);
+  // Forward substitution over the window (GDN, KDA: u_t from earlier rows), kTiles tiles at a time.
+  void outputs(int head, int64_t position, int64_t token, int n) {
+    int tile = 0;
+    for (; tile + kOutputTiles <= l_.n_tiles; tile += kOutputTiles) {
+      output_tiles<kOutputTiles>(head, position, token, n, tile);
+    }
+    for (; tile < l_.n_tiles; ++tile) output_tiles<1>(head, position, token, n, tile);
+  }
+
+  template <int kTiles>
+  void output_tiles(int head, int64_t position, int64_t token, int n, int tile) {
+    for (int t = 0; t < n; ++t) {
+      if (is_mamba()) {
+        output_mamba<kTiles>(head, position + t, token + t, t, tile * kTile);
+      } else {
+        output_delta<kTiles>(head, position + t, token + t, t, tile * kTile);
       }
     }
   }
 
-  void outputs_mamba(int head, int64_t position, int64_t token, int n) {
+  template <int kTiles>
+  REPLAYSSM_INLINE void output_delta(int head, int64_t position, int64_t token, int t, int v0) {
     const int b = p_.grid.interval;
-    float* values = values_of(head);
-    for (int v0 = 0; v0 < p_.value_dim; v0 += kTile) {
-      const int lanes = lanes_left(v0, p_.value_dim);
-      for (int t = 0; t < n; ++t) {
-        const int row = n_rows_ + t;
-        const V x = load_token(p_.activation, a_.value, token + t,
-                               int64_t{head} * p_.value_dim + v0, lanes);
-        const V rounded = round_to_ring(p_.ring, x, saturated_);
-        store(values + int64_t{row} * l_.value_padded + v0, rounded);
-        V out = mul(set1(s_.decay[t]), load(s_.products + int64_t{t} * l_.value_padded + v0));
-        const float* weight = s_.weights_query + t * b;
-        for (int j = 0; j <= row; ++j) {
-          out = fma(set1(weight[j]), load(values + int64_t{j} * l_.value_padded + v0), out);
-        }
-        out = fma(set1(a_.skip[head]), x, out);
-        store_token(p_.activation, a_.out, token + t, int64_t{head} * p_.value_dim + v0, out,
-                    lanes);
-        write_value(head, position + t, v0, rounded, lanes);
+    const int row = n_rows_ + t;
+    const float* values = values_of(head) + v0;
+    const float* product = s_.products + int64_t{2} * t * l_.value_padded + v0;
+    const float* weight_key = s_.weights_key + t * b;
+    const float* weight_query = s_.weights_query + t * b;
+    const V decay = set1(s_.decay[t]);
+    V read[kTiles];
+    V out[kTiles];
+    for (int i = 0; i < kTiles; ++i) {
+      read[i] = mul(decay, load(product + i * kTile));
+      out[i] = mul(decay, load(product + l_.value_padded + i * kTile));
+    }
+    for (int j = 0; j < row; ++j) {
+      const V wk = set1(weight_key[j]);
+      const V wq = set1(weight_query[j]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kTiles; ++i) {
+        const V u = load(values + int64_t{j} * l_.value_padded + i * kTile);
+        read[i] = fma(wk, u, read[i]);
+        out[i] = fma(wq, u, out[i]);
       }
+    }
+    for (int i = 0; i < kTiles; ++i) {
+      const int lanes = lanes_left(v0 + i * kTile, p_.value_dim);
+      const int64_t at = int64_t{head} * p_.value_dim + v0 + i * kTile;
+      const V v = load_token(p_.activation, a_.value, token, at, lanes);
+      const V u = round_to_ring(p_.ring, mul(set1(s_.beta[t]), sub(v, read[i])), saturated_);
+      finish(head, position, token, row, v0 + i * kTile, lanes, u,
+             fma(set1(weight_query[row]), u, out[i]));
     }
   }
 
-  void write_value(int head, int64_t t, int v0, V rounded, int lanes) {
-    if (t < write_from_) return;
-    store_ring(p_.ring, a_.ring_value, row_.ring_slot, p_.grid.row_of(t),
-               int64_t{head} * p_.value_dim + v0, rounded, lanes);
+  template <int kTiles>
+  REPLAYSSM_INLINE void output_mamba(int head, int64_t position, int64_t token, int t, int v0) {
+    const int row = n_rows_ + t;
+    const float* values = values_of(head) + v0;
+    const float* product = s_.products + int64_t{t} * l_.value_padded + v0;
+    const float* weight = s_.weights_query + t * p_.grid.interval;
+    const V decay = set1(s_.decay[t]);
+    V out[kTiles];
+    for (int i = 0; i < kTiles; ++i) out[i] = mul(decay, load(product + i * kTile));
+    for (int j = 0; j < row; ++j) {
+      const V w = set1(weight[j]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kTiles; ++i) {
+        out[i] = fma(w, load(values + int64_t{j} * l_.value_padded + i * kTile), out[i]);
+      }
+    }
+    for (int i = 0; i < kTiles; ++i) {
+      const int lanes = lanes_left(v0 + i * kTile, p_.value_dim);
+      const int64_t at = int64_t{head} * p_.value_dim + v0 + i * kTile;
+      const V x = load_token(p_.activation, a_.value, token, at, lanes);
+      const V rounded = round_to_ring(p_.ring, x, saturated_);
+      V y = fma(set1(weight[row]), rounded, out[i]);
+      y = fma(set1(a_.skip[head]), x, y);
+      finish(head, position, token, row, v0 + i * kTile, lanes, rounded, y);
+    }
+  }
+
+  // A token's ring value into the scratch rows and the ring, its output to the caller.
+  REPLAYSSM_INLINE void finish(int head, int64_t position, int64_t token, int row, int v0,
+                               int lanes, V ring_value, V out) {
+    store(values_of(head) + int64_t{row} * l_.value_padded + v0, ring_value);
+    const int64_t at = int64_t{head} * p_.value_dim + v0;
+    store_token(p_.activation, a_.out, token, at, out, lanes);
+    if (position < write_from_) return;
+    store_ring(p_.ring, a_.ring_value, row_.ring_slot, p_.grid.row_of(position), at, ring_value,
+               lanes);
   }
 
   const Problem& p_;
@@ -431,10 +497,10 @@ void write_keys(const Problem& problem, const Layout& layout, const StepArgs& ar
   int64_t from = row.start;
   if (sweep && problem.grid.checkpoint_of(end) > from) from = problem.grid.checkpoint_of(end);
   for (int64_t t = from; t < end; ++t) {
-    load_key(problem, layout, args, row.token + (t - row.start), key_head, s.queries, saturated);
+    load_key(problem, layout, args, row.token + (t - row.start), key_head, s.operands, saturated);
     for (int k = 0; k < problem.key_dim; k += kLanes) {
       store_ring(problem.ring, args.ring_key, row.ring_slot, problem.grid.row_of(t),
-                 int64_t{key_head} * problem.key_dim + k, load(s.queries + k),
+                 int64_t{key_head} * problem.key_dim + k, load(s.operands + k),
                  lanes_left(k, problem.key_dim));
     }
   }
