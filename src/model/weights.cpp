@@ -49,6 +49,20 @@ class Taker {
     return out;
   }
 
+  // Files keep the taps of a channel together; the kernel takes [width, channels].
+  Vector conv_weight(const std::string& name, int64_t channels, int64_t width) {
+    const TensorView& tensor = take(name, {channels, 1, width});
+    const std::vector<float> by_channel = read_fp32(tensor);
+    Vector out(by_channel.size() * sizeof(float));
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      for (int64_t tap = 0; tap < width; ++tap) {
+        out.as<float>()[tap * channels + channel] =
+            by_channel[static_cast<size_t>(channel * width + tap)];
+      }
+    }
+    return out;
+  }
+
   // Tensors that nobody took must begin with one of the prefixes.
   std::vector<std::string> skipped(const std::vector<std::string>& prefixes) const {
     std::vector<std::string> out;
@@ -102,7 +116,7 @@ Mamba2Weights load(const Mamba2Spec& spec, const Mamba2Names& names, int64_t hid
   const AlignedMatrix in = take_matrix(taker, names.in_proj, zx + heads, hidden);
   out.in_zx = ops::Linear::pack(in.get().slice_rows(0, zx));
   out.in_dt = ops::Linear::pack(in.get().slice_rows(zx, heads));
-  out.conv_weight = taker.vector(names.conv_weight, {spec.conv_channels(), 1, spec.conv_width});
+  out.conv_weight = taker.conv_weight(names.conv_weight, spec.conv_channels(), spec.conv_width);
   if (spec.conv_bias) out.conv_bias = taker.vector(names.conv_bias, {spec.conv_channels()});
   out.a_log = taker.vector(names.a_log, {heads});
   out.skip = taker.vector(names.skip, {heads});
@@ -123,7 +137,7 @@ GdnWeights load(const GdnSpec& spec, const GdnNames& names, int64_t hidden, Take
   const AlignedMatrix a = take_matrix(taker, names.in_proj_a, heads, hidden);
   const ops::ConstMatrix ba[] = {b.get(), a.get()};
   out.in_ba = ops::Linear::pack(ba);
-  out.conv_weight = taker.vector(names.conv_weight, {spec.conv_channels(), 1, spec.conv_width});
+  out.conv_weight = taker.conv_weight(names.conv_weight, spec.conv_channels(), spec.conv_width);
   out.a_log = taker.vector(names.a_log, {heads});
   out.dt_bias = taker.vector(names.dt_bias, {heads});
   out.norm = taker.vector(names.norm, {spec.value_dim});

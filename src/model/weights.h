@@ -21,7 +21,7 @@ using Vector = Buffer;
 struct Mamba2Weights {
   ops::Linear in_zx;            // hidden -> z [inner] | x B C [conv_channels]
   ops::Linear in_dt;            // hidden -> dt [n_heads]; its output stays fp32
-  Vector conv_weight;           // [conv_channels, width]
+  Vector conv_weight;           // [width, conv_channels]
   Vector conv_bias;             // [conv_channels], or empty
   Vector a_log, skip, dt_bias;  // [n_heads]
   Vector norm;                  // [inner]
@@ -31,7 +31,7 @@ struct Mamba2Weights {
 struct GdnWeights {
   ops::Linear in_qkvz;    // hidden -> q k v [conv_channels] | z [value_size]
   ops::Linear in_ba;      // hidden -> b | a, [n_value_heads] each; its output stays fp32
-  Vector conv_weight;     // [conv_channels, width]
+  Vector conv_weight;     // [width, conv_channels]
   Vector a_log, dt_bias;  // [n_value_heads]
   Vector norm;            // [value_dim], shared by the heads
   ops::Linear out;        // value_size -> hidden

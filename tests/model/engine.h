@@ -1,0 +1,123 @@
+// Drives a Forward by hand, as the runtime would: sequences, slots, pages, commits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "model/forward.h"
+
+namespace replayssm {
+
+struct Sequence {
+  SequenceState state;
+  std::vector<int32_t> pages;
+};
+
+// One window of a pass.
+struct Window {
+  Sequence* sequence = nullptr;
+  std::vector<int32_t> tokens;
+  Phase phase = Phase::kStep;
+  int64_t advance = -1;  // tokens that stand; -1: all
+};
+
+class Engine {
+ public:
+  static constexpr int32_t kSlots = 8;
+  static constexpr int32_t kPages = 64;
+
+  Engine(const std::string& folder, const ModelOptions& options, bool bf16_dot = false,
+         int n_threads = 1)
+      : pool_(n_threads),
+        context_(pool_, options.isa, bf16_dot),
+        model_(Model::load(folder, options)),
+        state_(*model_, {kSlots, kSlots, kPages}),
+        forward_(*model_, context_, {.max_tokens = 256, .max_rows = 16, .max_logits = 256}) {
+    for (int32_t i = 0; i < kSlots; ++i) {
+      state_.poison_checkpoint(i);
+      state_.poison_ring(i);
+    }
+    for (int32_t i = 0; i < kPages; ++i) state_.poison_page(i);
+  }
+
+  const Model& model() const { return *model_; }
+  StatePool& state() { return state_; }
+  Forward& forward() { return forward_; }
+
+  // A sequence in slot `slot` with 8 pages, handed out in a scattered order.
+  Sequence sequence(int32_t slot) const {
+    Sequence out;
+    out.state.checkpoint_slot = slot;
+    out.state.ring_slot = kSlots - 1 - slot;
+    for (int32_t i = 0; i < 8; ++i) out.pages.push_back((slot + kSlots * (7 - i)) % kPages);
+    return out;
+  }
+
+  // Runs one pass; logits of every token, window by window. Commits.
+  std::vector<float> run(const std::vector<Window>& windows) {
+    std::vector<ForwardRow> rows;
+    std::vector<int32_t> tokens;
+    for (const auto& window : windows) {
+      const SequenceState& s = window.sequence->state;
+      ForwardRow row;
+      row.row = {s.n,
+                 s.c,
+                 s.n,
+                 static_cast<int32_t>(window.tokens.size()),
+                 static_cast<int64_t>(tokens.size()),
+                 s.checkpoint_slot,
+                 s.checkpoint_slot,
+                 s.ring_slot};
+      row.phase = window.phase;
+      row.pages = window.sequence->pages.data();
+      rows.push_back(row);
+      tokens.insert(tokens.end(), window.tokens.begin(), window.tokens.end());
+    }
+    std::vector<int64_t> all(tokens.size());
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<float> logits(tokens.size() * static_cast<size_t>(model_->spec().vocab));
+    forward_.run({rows, tokens, all}, state_, logits.data());
+    for (size_t i = 0; i < windows.size(); ++i) {
+      SequenceState& s = windows[i].sequence->state;
+      if (windows[i].phase == Phase::kSweep) {
+        commit_sweep(model_->grid(), rows[i].row, s);
+      } else {
+        const int64_t advance = windows[i].advance < 0 ? rows[i].row.n_tokens : windows[i].advance;
+        EXPECT_EQ(commit_step(model_->grid(), rows[i].row, advance, s), Status::kOk);
+      }
+    }
+    return logits;
+  }
+
+  // All logits of a fresh sequence: `prefill` tokens in one sweep, the rest in steps of `window`.
+  std::vector<float> logits(const std::vector<int32_t>& ids, size_t prefill, size_t window,
+                            int32_t slot = 0) {
+    Sequence sequence = this->sequence(slot);
+    std::vector<float> out;
+    for (size_t at = 0; at < ids.size();) {
+      const bool sweep = at < prefill;
+      const size_t end = std::min(ids.size(), sweep ? prefill : at + window);
+      const auto part =
+          run({{&sequence,
+                {ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(end)},
+                sweep ? Phase::kSweep : Phase::kStep}});
+      out.insert(out.end(), part.begin(), part.end());
+      at = end;
+    }
+    return out;
+  }
+
+ private:
+  ThreadPool pool_;
+  ops::Context context_;
+  std::shared_ptr<const Model> model_;
+  StatePool state_;
+  Forward forward_;
+};
+
+}  // namespace replayssm

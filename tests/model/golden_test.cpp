@@ -1,0 +1,138 @@
+// The engine's logits against transformers' (tests/data/models, made by tools/fixtures), and
+// against themselves: prefill, single tokens and windows give the same bits.
+#include <algorithm>
+#include <cmath>
+
+#include "engine.h"
+#include "testing.h"
+
+namespace replayssm {
+namespace {
+
+constexpr int kLengths[] = {1, 2, 3, 7, 50};
+
+struct Golden {
+  std::vector<int32_t> ids;
+  std::vector<float> logits;
+};
+
+Golden read_golden(const std::string& path, int length) {
+  const TensorFiles files = TensorFiles::open_file(path);
+  Golden out;
+  for (const int64_t id : read_int64(files.at(concat("ids.", length)))) {
+    out.ids.push_back(static_cast<int32_t>(id));
+  }
+  out.logits = read_fp32(files.at(concat("logits.", length)));
+  return out;
+}
+
+// The largest error at any position, against the largest |logit| of that sequence.
+double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double largest = 0.0, error = 0.0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
+    const double e = std::abs(static_cast<double>(got[i]) - want[i]);
+    if (!(e <= error)) error = e;  // a NaN stays
+  }
+  return error / largest;
+}
+
+struct Case {
+  std::string fixture;
+  int32_t interval;
+  Isa isa;
+
+  friend void PrintTo(const Case& c, std::ostream* out) {
+    *out << c.fixture << " B=" << c.interval;
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const char* name :
+       {"qwen3_5_tied", "qwen3_5_untied", "qwen3_5_vlm", "qwen3_5_bf16", "nemotron_h_pattern",
+        "nemotron_h_names", "nemotron_h_types", "nemotron_h_bf16"}) {
+    for (const int32_t interval : {8, 16}) {
+      for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+        if (isa_supported(isa)) out.push_back({name, interval, isa});
+      }
+    }
+  }
+  return out;
+}
+
+class GoldenLogits : public ::testing::TestWithParam<Case> {
+ protected:
+  ModelOptions options() const {
+    ModelOptions out;
+    out.interval = GetParam().interval;
+    out.isa = GetParam().isa;
+    return out;
+  }
+};
+
+// Every split of the work: [prefilled tokens, window of the steps that follow].
+struct Mode {
+  const char* name;
+  size_t prefill;
+  size_t window;
+};
+constexpr Mode kModes[] = {
+    {"prefill", 1000, 1},   {"single", 0, 1},
+    {"windows2", 0, 2},     {"windows5", 0, 5},
+    {"windows8", 0, 8},     {"prefill3_single", 3, 1},
+    {"prefill7_5", 7, 5},   {"prefill16_single", 16, 1},
+    {"prefill17_8", 17, 8},
+};
+
+TEST_P(GoldenLogits, MatchTransformersInEveryMode) {
+  ModelOptions options = this->options();
+  options.activation = DType::kF32;
+  Engine engine(fixture(GetParam().fixture), options);
+  double worst = 0.0;
+  for (const int length : kLengths) {
+    const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", length);
+    const auto prefill = engine.logits(golden.ids, 1000, 1);
+    worst = std::max(worst, relative_error(prefill, golden.logits));
+    for (const Mode& mode : kModes) {
+      EXPECT_EQ(engine.logits(golden.ids, mode.prefill, mode.window), prefill)
+          << mode.name << " of " << length << " tokens";
+    }
+  }
+  EXPECT_LE(worst, 2e-4);
+  RecordProperty("max_relative_error", std::to_string(worst));
+  std::printf("%s B=%d %s: %.2e\n", GetParam().fixture.c_str(), GetParam().interval,
+              isa_name(GetParam().isa), worst);
+}
+
+// 16-bit activations, rings and checkpoints: the modes still agree to the bit.
+TEST_P(GoldenLogits, SixteenBitModesAgree) {
+  for (const DType checkpoint : {DType::kF16, DType::kBF16, DType::kI8}) {
+    ModelOptions options = this->options();
+    options.activation = DType::kBF16;
+    options.ring = checkpoint == DType::kF16 ? DType::kF16 : DType::kBF16;
+    options.checkpoint = checkpoint;
+    const bool pairs = options.isa == Isa::kAvx512 && ops::bf16_dot_supported();
+    Engine engine(fixture(GetParam().fixture), options, pairs);
+    const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", 50);
+    const auto prefill = engine.logits(golden.ids, 1000, 1);
+    EXPECT_LE(relative_error(prefill, golden.logits), 0.1);
+    for (const Mode& mode : kModes) {
+      EXPECT_EQ(engine.logits(golden.ids, mode.prefill, mode.window), prefill)
+          << mode.name << " " << dtype_name(checkpoint);
+    }
+    EXPECT_EQ(engine.forward().n_saturated(), 0);
+  }
+}
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  constexpr const char* kIsas[] = {"portable", "avx2", "avx512"};
+  return concat(info.param.fixture, "_B", info.param.interval, "_",
+                kIsas[static_cast<int>(info.param.isa)]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, GoldenLogits, ::testing::ValuesIn(cases()), case_name);
+
+}  // namespace
+}  // namespace replayssm
