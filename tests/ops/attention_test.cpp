@@ -58,18 +58,20 @@ struct Geometry {
 };
 
 TEST(Attention, MatchesReference) {
-  on_each_backend([](const Context& context, const Backend&) {
-    for (const Geometry& g :
-         {Geometry{1, 1, 16}, Geometry{6, 2, 64}, Geometry{4, 4, 40}, Geometry{7, 1, 128},
-          Geometry{8, 2, 256}, Geometry{70, 1, 24}, Geometry{3, 3, 7}}) {
-      for (const DType cache_type : kActivations) {
-        for (const DType activation : kActivations) {
-          for (const int64_t n : {1, 17, 150}) {
-            SCOPED_TRACE(::testing::Message() << g.n_heads << "/" << g.n_kv_heads << " x " << g.dim
-                                              << " n " << n << " cache " << dtype_name(cache_type));
-            const KvShape shape{static_cast<int32_t>(g.n_kv_heads), static_cast<int32_t>(g.dim),
-                                cache_type};
-            Sequence s(activation, cache_type, n, g.n_heads, g.n_kv_heads, g.dim, 1);
+  for (const Geometry& g :
+       {Geometry{1, 1, 16}, Geometry{6, 2, 64}, Geometry{4, 4, 40}, Geometry{7, 1, 128},
+        Geometry{4, 2, 256}, Geometry{70, 1, 24}, Geometry{3, 3, 7}}) {
+    for (const DType cache_type : kActivations) {
+      for (const DType activation : kActivations) {
+        for (const int64_t n : {1, 17, 130}) {
+          SCOPED_TRACE(::testing::Message() << g.n_heads << "/" << g.n_kv_heads << " x " << g.dim
+                                            << " n " << n << " cache " << dtype_name(cache_type));
+          const KvShape shape{static_cast<int32_t>(g.n_kv_heads), static_cast<int32_t>(g.dim),
+                              cache_type};
+          Sequence s(activation, cache_type, n, g.n_heads, g.n_kv_heads, g.dim, 1);
+          const std::vector<double> truth = ref::attention(
+              s.q.heads(g.n_heads), s.k.heads(g.n_kv_heads), s.v.heads(g.n_kv_heads), 0, 0.11f);
+          on_each_backend([&](const Context& context, const Backend&) {
             Cache cache(shape, 20);
             const std::vector<int32_t> pages = cache.take(n);
             const AttentionRow row{pages.data(), 0, static_cast<int32_t>(n), 0};
@@ -78,15 +80,13 @@ TEST(Attention, MatchesReference) {
             Tensor out(activation, n, g.n_heads * g.dim);
             attention(context, shape, cache.pool(), &row, 1, 0.11f, s.q.heads(g.n_heads),
                       out.heads(g.n_heads));
-            const std::vector<double> truth = ref::attention(
-                s.q.heads(g.n_heads), s.k.heads(g.n_kv_heads), s.v.heads(g.n_kv_heads), 0, 0.11f);
             EXPECT_LT(nmse(out, truth), bound(activation));
             EXPECT_TRUE(out.intact());
-          }
+          });
         }
       }
     }
-  });
+  }
 }
 
 TEST(Attention, CacheHoldsWhatWasAppended) {
@@ -117,6 +117,7 @@ TEST(Attention, CacheHoldsWhatWasAppended) {
 // Decode, windows of every size and one-shot prefill give the same bits, on one thread or two, and
 // next to any other sequence. Pages beyond what is written stay NaN throughout.
 TEST(Attention, EverySplitGivesTheSameBits) {
+  const int64_t n = 140;
   for (const Backend& backend : backends()) {
     SCOPED_TRACE(backend.name());
     ThreadPool two(2);
@@ -125,49 +126,34 @@ TEST(Attention, EverySplitGivesTheSameBits) {
     const Context single(one, backend.isa, backend.bf16_dot);
     for (const Geometry& g : {Geometry{6, 2, 64}, Geometry{5, 1, 40}, Geometry{2, 2, 128}}) {
       for (const DType cache_type : kActivations) {
-        const int64_t n = 210;
         const KvShape shape{static_cast<int32_t>(g.n_kv_heads), static_cast<int32_t>(g.dim),
                             cache_type};
-        Sequence s(DType::kF32, cache_type, n, g.n_heads, g.n_kv_heads, g.dim, 1);
-        Sequence mate(DType::kF32, cache_type, n, g.n_heads, g.n_kv_heads, g.dim, 50);
-
-        Tensor whole(DType::kF32, n, g.n_heads * g.dim);
-        {
-          Cache cache(shape, 14);
-          const std::vector<int32_t> pages = cache.take(n);
-          const AttentionRow row{pages.data(), 0, static_cast<int32_t>(n), 0};
-          kv_append(context, shape, cache.pool(), &row, 1, s.k.heads(g.n_kv_heads),
+        // Tokens [0, n) are the sequence, [n, 2n) its mate in the batch.
+        Sequence s(DType::kF32, cache_type, 2 * n, g.n_heads, g.n_kv_heads, g.dim, 1);
+        Tensor whole(DType::kF32, 2 * n, g.n_heads * g.dim);
+        const auto attend = [&](const Context& run_on, Cache& cache,
+                                const std::vector<AttentionRow>& rows, Tensor& out) {
+          const int64_t n_rows = static_cast<int64_t>(rows.size());
+          kv_append(run_on, shape, cache.pool(), rows.data(), n_rows, s.k.heads(g.n_kv_heads),
                     s.v.heads(g.n_kv_heads));
-          attention(context, shape, cache.pool(), &row, 1, 0.125f, s.q.heads(g.n_heads),
-                    whole.heads(g.n_heads));
-        }
-        for (const int64_t window : {1, 2, 3, 5, 8, 16, 17, 64, 100, 209}) {
-          Cache cache(shape, 28);
+          attention(run_on, shape, cache.pool(), rows.data(), n_rows, 0.125f, s.q.heads(g.n_heads),
+                    out.heads(g.n_heads));
+        };
+        Cache whole_cache(shape, 9);
+        const std::vector<int32_t> whole_pages = whole_cache.take(n);
+        attend(context, whole_cache, {{whole_pages.data(), 0, static_cast<int32_t>(n), 0}}, whole);
+
+        for (const int64_t window : {1, 2, 3, 5, 8, 16, 17, 100, 139}) {
+          Cache cache(shape, 18);
           const std::vector<int32_t> pages = cache.take(n);
           const std::vector<int32_t> mate_pages = cache.take(n);
-          Tensor out(DType::kF32, n, g.n_heads * g.dim);
-          Tensor mate_out(DType::kF32, n, g.n_heads * g.dim);
-          const Context& run_on = window % 2 == 0 ? context : single;
+          Tensor out(DType::kF32, 2 * n, g.n_heads * g.dim);
           for (int64_t at = 0; at < n; at += window) {
             const int32_t count = static_cast<int32_t>(std::min(window, n - at));
-            const AttentionRow row{pages.data(), at, count, at};
-            kv_append(run_on, shape, cache.pool(), &row, 1, s.k.heads(g.n_kv_heads),
-                      s.v.heads(g.n_kv_heads));
-            attention(run_on, shape, cache.pool(), &row, 1, 0.125f, s.q.heads(g.n_heads),
-                      out.heads(g.n_heads));
-            // A mate in the same batch changes nothing; outputs may go over q.
-            Tensor mate_q = mate.q;
-            const AttentionRow rows[] = {{mate_pages.data(), at, count, at}, row};
-            kv_append(run_on, shape, cache.pool(), rows, 1, mate.k.heads(g.n_kv_heads),
-                      mate.v.heads(g.n_kv_heads));
-            for (int64_t t = at; t < at + count; ++t) {
-              for (int64_t c = 0; c < mate_q.cols(); ++c) mate_q.set(t, c, s.q.get(t, c));
-            }
-            attention(run_on, shape, cache.pool(), rows, 2, 0.125f, mate_q.heads(g.n_heads),
-                      mate_out.heads(g.n_heads));
-            for (int64_t t = at; t < at + count; ++t) {
-              ASSERT_TRUE(same_row(mate_out, t, whole, t)) << "token " << t;
-            }
+            std::vector<AttentionRow> rows = {{pages.data(), at, count, at}};
+            if (window % 3 != 0) rows.push_back({mate_pages.data(), at, count, n + at});
+            if (window % 5 == 0) std::swap(rows.front(), rows.back());
+            attend(window % 2 == 0 ? context : single, cache, rows, out);
           }
           for (int64_t t = 0; t < n; ++t) {
             ASSERT_TRUE(same_row(out, t, whole, t)) << "window " << window << " token " << t;

@@ -82,7 +82,7 @@ TEST(Sample, LawAfterEachFilter) {
   const int64_t n_vocab = 333;
   const std::vector<float> logits = random_logits(n_vocab, 2.0f, 7);
   std::vector<SamplerParams> cases;
-  for (const float temperature : {0.5f, 1.0f, 2.0f}) {
+  for (const float temperature : {0.7f, 1.5f}) {
     cases.push_back({temperature, 0, 1.0f, 0.0f, 1});
     cases.push_back({temperature, 12, 1.0f, 0.0f, 2});
     cases.push_back({temperature, 0, 0.8f, 0.0f, 3});
@@ -97,7 +97,7 @@ TEST(Sample, LawAfterEachFilter) {
                    << "temperature " << params.temperature << " top_k " << params.top_k << " top_p "
                    << params.top_p << " min_p " << params.min_p);
       const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
-      const int n = 20000;
+      const int n = 8000;
       std::vector<int> counts(static_cast<size_t>(n_vocab));
       for (int i = 0; i < n; ++i) {
         const SampleResult result = sampler.sample(logits.data(), params, i);
@@ -129,24 +129,22 @@ TEST(Sample, LawAfterEachFilter) {
   });
 }
 
-// Every token that the law holds has its interval: walking u through [0, 1) is not possible, so
-// compare the boundaries instead, token by token, on a large vocabulary.
+// On a large vocabulary, draw by draw: the token is the one whose interval of the law holds u.
 TEST(Sample, LargeVocabularyKeepsExactlyTheLawsTokens) {
   const int64_t n_vocab = 20000;
-  on_each_backend([&](const Context& context, const Backend&) {
-    Sampler sampler(context, n_vocab);
-    for (const float spread : {0.01f, 1.0f, 6.0f}) {
-      const std::vector<float> logits = random_logits(n_vocab, spread, 9);
-      for (const SamplerParams& params :
-           {SamplerParams{1.0f, 0, 1.0f, 0.0f, 1}, SamplerParams{1.0f, 50, 1.0f, 0.0f, 2},
-            SamplerParams{0.7f, 0, 0.9f, 0.0f, 3}, SamplerParams{1.0f, 0, 1.0f, 0.3f, 4},
-            SamplerParams{1.0f, 5000, 0.95f, 0.01f, 5}}) {
-        const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+  for (const float spread : {0.01f, 1.0f, 6.0f}) {
+    const std::vector<float> logits = random_logits(n_vocab, spread, 9);
+    for (const SamplerParams& params :
+         {SamplerParams{1.0f, 0, 1.0f, 0.0f, 1}, SamplerParams{1.0f, 50, 1.0f, 0.0f, 2},
+          SamplerParams{0.7f, 0, 0.9f, 0.0f, 3}, SamplerParams{1.0f, 0, 1.0f, 0.3f, 4},
+          SamplerParams{1.0f, 5000, 0.95f, 0.01f, 5}}) {
+      const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+      on_each_backend([&](const Context& context, const Backend&) {
+        Sampler sampler(context, n_vocab);
         for (int64_t position = 0; position < 40; ++position) {
           const SampleResult result = sampler.sample(logits.data(), params, position);
           ASSERT_EQ(result.status, SampleStatus::kOk);
           ASSERT_GT(law[static_cast<size_t>(result.token)], 0.0);
-          // The token is the one whose interval of the cumulative law holds u.
           const double u = uniform_at(params.seed, position);
           double below = 0.0;
           for (int32_t t = 0; t < result.token; ++t) below += law[t];
@@ -154,9 +152,9 @@ TEST(Sample, LargeVocabularyKeepsExactlyTheLawsTokens) {
           EXPECT_LT(u, below + law[static_cast<size_t>(result.token)] + 1e-5);
           EXPECT_EQ(sampler.sample(logits.data(), params, position).token, result.token);
         }
-      }
+      });
     }
-  });
+  }
 }
 
 TEST(Sample, TiesAtTheKthPlaceGoToTheLowerIndex) {
