@@ -1,0 +1,105 @@
+"""config.json of the three demo models, in the published spelling of each family."""
+
+EOS, PAD = 4082, 4080  # <|im_end|>, <|endoftext|>
+
+
+def qwen(hidden, layers, ff, key_heads, value_heads, heads, kv_heads, mtp):
+    config = {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attn_output_gate": True,
+        "bos_token_id": None,
+        "dtype": "bfloat16",
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+        "full_attention_interval": 4,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": ff,
+        "layer_types": ["full_attention" if (i + 1) % 4 == 0 else "linear_attention"
+                        for i in range(layers)],
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": value_heads,
+        "linear_value_head_dim": 128,
+        "mamba_ssm_dtype": "float32",
+        "max_position_embeddings": 32768,
+        "mtp_num_hidden_layers": 1 if mtp else 0,
+        "mtp_use_dedicated_embeddings": False,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": kv_heads,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [3, 3, 2],
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 100000.0,
+            "rope_type": "default",
+        },
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        "vocab_size": 4096,
+    }
+    return config
+
+
+def nemotron(hidden, pattern, ff, mamba_heads, groups, heads, kv_heads):
+    return {
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "chunk_size": 128,
+        "conv_kernel": 4,
+        "dtype": "bfloat16",
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+        "expand": 2,
+        "head_dim": 64,
+        "hidden_size": hidden,
+        "hybrid_override_pattern": pattern,
+        "initializer_range": 0.02,
+        "intermediate_size": ff,
+        "layer_norm_epsilon": 1e-5,
+        "mamba_head_dim": 64,
+        "mamba_hidden_act": "silu",
+        "mamba_num_heads": mamba_heads,
+        "mamba_proj_bias": False,
+        "mamba_ssm_cache_dtype": "float32",
+        "max_position_embeddings": 32768,
+        "mlp_bias": False,
+        "mlp_hidden_act": "relu2",
+        "n_groups": groups,
+        "num_attention_heads": heads,
+        "num_hidden_layers": len(pattern),
+        "num_key_value_heads": kv_heads,
+        "rescale_prenorm_residual": True,
+        "residual_in_fp32": False,
+        "sliding_window": None,
+        "ssm_state_size": 128,
+        "tie_word_embeddings": False,
+        "time_step_floor": 0.0001,
+        "time_step_limit": [0.0, 1e308],
+        "time_step_max": 0.1,
+        "time_step_min": 0.001,
+        "use_bias": False,
+        "use_cache": True,
+        "use_conv_bias": True,
+        "use_mamba_kernels": True,
+        "vocab_size": 4096,
+    }
+
+
+CONFIGS = {
+    "demo-gdn": qwen(256, 8, 384, 2, 4, 4, 2, mtp=True),
+    "demo-mamba2": nemotron(256, "M-M-M*-M-M-", 640, 8, 2, 4, 2),
+    "demo-draft": qwen(128, 4, 128, 1, 2, 2, 1, mtp=False),
+}
