@@ -38,7 +38,8 @@ size_t mixer_scratch_bytes(const Model& model, int64_t n_tokens) {
 size_t workspace_bytes(const Model& model, int n_workers) {
   size_t out = 0;
   for (const auto& layer : model.recurrent()) {
-    out = std::max(out, layer.plan->workspace_bytes(n_workers));
+    out = std::max(out, layer.plan != nullptr ? layer.plan->workspace_bytes(n_workers)
+                                              : layer.plain->workspace_bytes(n_workers));
   }
   return out;
 }
@@ -47,12 +48,23 @@ void check_slot(int32_t slot, int32_t slots, const char* what) {
   REPLAYSSM_CHECK(slot >= 0 && slot < slots, what, " slot ", slot, " of ", slots);
 }
 
+// kPlain: every token's state has a place or none.
+void check_state_slots(const ForwardRow& r, const Model& model, const PoolSizes& sizes) {
+  if (model.options().state != StateMode::kPlain) return;
+  REPLAYSSM_CHECK(r.state_slots != nullptr && r.row.start == r.row.n, "plain state, start ",
+                  r.row.start, " n ", r.row.n);
+  for (int32_t i = 0; i < r.row.n_tokens; ++i) {
+    if (r.state_slots[i] >= 0) check_slot(r.state_slots[i], sizes.checkpoint_slots, "state");
+  }
+}
+
 void check_row(const ForwardRow& r, const Model& model, const PoolSizes& sizes, int64_t n_tokens) {
   const Row& row = r.row;
   if (row.read_slot < 0) return;
   check_slot(row.read_slot, sizes.checkpoint_slots, "read");
   check_slot(row.write_slot, sizes.checkpoint_slots, "write");
   check_slot(row.ring_slot, sizes.ring_slots, "ring");
+  check_state_slots(r, model, sizes);
   REPLAYSSM_CHECK(row.n_tokens >= 0 && row.token >= 0 && row.token <= n_tokens - row.n_tokens,
                   "window of ", row.n_tokens, " at token ", row.token, " of ", n_tokens);
   REPLAYSSM_CHECK(row.start >= row.n && row.n >= row.c && row.c >= 0, "start ", row.start, " n ",
@@ -70,6 +82,7 @@ void check_row(const ForwardRow& r, const Model& model, const PoolSizes& sizes, 
 struct ForwardBuffers {
   std::vector<Row> rows;                   // step rows, then sweep rows
   std::vector<ops::AttentionRow> windows;  // of rows with tokens
+  std::vector<int32_t> state_slots;        // kPlain: [rows, longest window]
   std::vector<int64_t> positions;          // [max_tokens]
   std::vector<Buffer> angles;              // one table per Model::ropes()
   Buffer residual;                         // [max_tokens, hidden] fp32
@@ -88,10 +101,16 @@ struct ForwardBuffers {
 
 PassRows ForwardBuffers::sort(const ForwardBatch& batch) {
   size_t n_rows = 0, n_step = 0, n_windows = 0;
+  int32_t longest = 0;
+  for (const auto& r : batch.rows) longest = std::max(longest, r.row.n_tokens);
   std::fill(positions.begin(), positions.end(), 0);
   for (const Phase phase : {Phase::kStep, Phase::kSweep}) {
     for (const auto& r : batch.rows) {
       if (r.phase != phase || r.row.read_slot < 0) continue;
+      for (int32_t i = 0; r.state_slots != nullptr && i < r.row.n_tokens; ++i) {
+        state_slots[n_rows * static_cast<size_t>(longest) + static_cast<size_t>(i)] =
+            r.state_slots[i];
+      }
       rows[n_rows++] = r.row;
       if (r.row.n_tokens == 0) continue;
       windows[n_windows++] = {r.pages, r.row.start, r.row.n_tokens, r.row.token};
@@ -102,7 +121,12 @@ PassRows ForwardBuffers::sort(const ForwardBatch& batch) {
     if (phase == Phase::kStep) n_step = n_rows;
   }
   const std::span<const Row> all(rows.data(), n_rows);
-  return {all, all.first(n_step), all.subspan(n_step), {windows.data(), n_windows}};
+  return {all,
+          all.first(n_step),
+          all.subspan(n_step),
+          {windows.data(), n_windows},
+          state_slots.data(),
+          longest};
 }
 
 Forward::Forward(const Model& model, const ops::Context& context, const ForwardLimits& limits)
@@ -122,6 +146,9 @@ Forward::Forward(const Model& model, const ops::Context& context, const ForwardL
   b.rows.resize(static_cast<size_t>(limits.max_rows));
   b.windows.resize(static_cast<size_t>(limits.max_rows));
   b.positions.resize(tokens);
+  if (model.options().state == StateMode::kPlain) {
+    b.state_slots.resize(static_cast<size_t>(limits.max_rows) * tokens);
+  }
   for (const auto& rope : model.ropes()) {
     b.angles.emplace_back(tokens * static_cast<size_t>(rope.rotary_dims()) * sizeof(float));
   }
@@ -142,9 +169,9 @@ int64_t Forward::n_saturated() const { return buffers_->n_saturated; }
 int64_t Forward::bytes() const {
   const auto& b = *buffers_;
   size_t total = b.rows.size() * sizeof(Row) + b.windows.size() * sizeof(ops::AttentionRow) +
-                 b.positions.size() * sizeof(int64_t) + b.residual.bytes() + b.normed.bytes() +
-                 b.mixed.bytes() + b.last.bytes() + b.last_normed.bytes() + b.scratch.bytes() +
-                 b.workspace.bytes();
+                 b.positions.size() * sizeof(int64_t) + b.state_slots.size() * sizeof(int32_t) +
+                 b.residual.bytes() + b.normed.bytes() + b.mixed.bytes() + b.last.bytes() +
+                 b.last_normed.bytes() + b.scratch.bytes() + b.workspace.bytes();
   for (const auto& table : b.angles) total += table.bytes();
   return static_cast<int64_t>(total);
 }

@@ -27,6 +27,8 @@ struct ForwardRow {
   // Page of positions [16 i, 16 i + 16), for every i up to the window's last position. Rows must
   // not share the pages that they write.
   const int32_t* pages = nullptr;
+  // StateMode::kPlain: [row.n_tokens], the slot that takes the state after each token, -1: none.
+  const int32_t* state_slots = nullptr;
 };
 
 struct ForwardBatch {

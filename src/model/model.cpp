@@ -7,15 +7,22 @@
 namespace replayssm {
 namespace {
 
-DType activation_of(const ModelDescription& description, const TensorFiles& files,
-                    const ModelOptions& options) {
-  const DType stored = stored_dtype(description, files);
+DType activation_of(DType stored, const ModelOptions& options) {
   const DType activation =
       options.activation.value_or(stored == DType::kF32 ? DType::kF32 : DType::kBF16);
   if (activation != DType::kF32 && activation != DType::kBF16) {
     fail("activations can be fp32 or bf16, not ", dtype_name(activation));
   }
   return activation;
+}
+
+bool has_mamba2(const ModelSpec& spec) {
+  for (const auto& layer : spec.layers) {
+    for (const auto& mixer : layer.mixers) {
+      if (std::holds_alternative<Mamba2Spec>(mixer)) return true;
+    }
+  }
+  return false;
 }
 
 Grid grid_of(const ModelOptions& options) {
@@ -39,10 +46,12 @@ std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelO
 }
 
 Model::Model(ModelDescription description, const TensorFiles& files, const ModelOptions& options)
-    : spec_(description.spec),
-      options_(options),
-      activation_(activation_of(description, files, options)),
-      grid_(grid_of(options)) {
+    : spec_(description.spec), options_(options), grid_(grid_of(options)) {
+  const DType stored = stored_dtype(description, files);
+  activation_ = activation_of(stored, options);
+  const DType half = stored == DType::kF32 ? DType::kF32 : DType::kF16;
+  checkpoint_ = options.checkpoint.value_or(half);
+  ring_ = options.ring.value_or(has_mamba2(spec_) ? activation_ : half);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     for (const auto& mixer : spec_.layers[i].mixers) {
       std::visit([&](const auto& spec) { add_mixer(spec, static_cast<int>(i)); }, mixer);
@@ -82,25 +91,33 @@ void Model::add_recurrent(const Problem& shape, const ConvProblem& conv_shape, i
   problem.grid = grid_;
   problem.max_window = options_.max_window;
   problem.activation = activation_;
-  problem.ring = options_.ring;
-  problem.checkpoint = options_.checkpoint;
+  problem.ring = ring_;
+  problem.checkpoint = checkpoint_;
   ConvProblem conv = conv_shape;
   conv.ring_rows = conv.width - 1 + options_.max_window;
   conv.activation = activation_;
 
   RecurrentLayer out;
-  auto plan = plan_cpu(problem, options_.isa);
-  if (!plan.plan) fail("layer ", layer, " cannot run: ", plan.reason);
   auto conv_plan = plan_cpu(conv, options_.isa);
   if (!conv_plan.plan) fail("layer ", layer, " cannot run: ", conv_plan.reason);
-  out.plan = std::move(plan.plan);
   out.conv = std::move(conv_plan.plan);
+  out.conv_row = conv.n_channels;
+  if (options_.state == StateMode::kPlain) {
+    auto plan = plan_plain_cpu(problem, options_.isa);
+    if (!plan.plan) fail("layer ", layer, " cannot run: ", plan.reason);
+    out.plain = std::move(plan.plan);
+    out.checkpoint_elements = out.plain->checkpoint_elements();
+    recurrent_.push_back(std::move(out));
+    return;
+  }
+  auto plan = plan_cpu(problem, options_.isa);
+  if (!plan.plan) fail("layer ", layer, " cannot run: ", plan.reason);
+  out.plan = std::move(plan.plan);
   out.checkpoint_elements = out.plan->checkpoint_elements();
   out.scale_elements = out.plan->scale_elements();
   out.ring_value_row = int64_t{problem.n_heads} * problem.value_dim;
   out.ring_key_row = int64_t{problem.n_key_heads} * problem.key_dim;
   out.ring_gate_row = problem.n_heads;
-  out.conv_row = conv.n_channels;
   recurrent_.push_back(std::move(out));
 }
 
@@ -126,9 +143,9 @@ ModelMemory Model::memory() const {
   ModelMemory out;
   out.weights = static_cast<int64_t>(weights_.bytes());
   for (const auto& layer : recurrent_) {
-    out.checkpoint_slot += layer.checkpoint_elements * dtype_bytes(options_.checkpoint) +
+    out.checkpoint_slot += layer.checkpoint_elements * dtype_bytes(checkpoint_) +
                            layer.scale_elements * int64_t{sizeof(float)};
-    const int64_t row = (layer.ring_value_row + layer.ring_key_row) * dtype_bytes(options_.ring) +
+    const int64_t row = (layer.ring_value_row + layer.ring_key_row) * dtype_bytes(ring_) +
                         layer.ring_gate_row * int64_t{sizeof(float)};
     out.ring_token += row;
     out.ring_slot += row * grid_.ring_rows;

@@ -13,14 +13,23 @@
 #include "ops/attention.h"
 #include "ops/rope.h"
 #include "replay/kernels.h"
+#include "replay/plain.h"
 
 namespace replayssm {
 
+// How recurrent layers keep their state. kPlain is the baseline: the state itself, read and written
+// for every token, with a snapshot a token in a window; its dtype is `checkpoint`, there is no
+// ring.
+enum class StateMode : int32_t { kReplay, kPlain };
+
 struct ModelOptions {
+  StateMode state = StateMode::kReplay;
   int32_t interval = 16;   // B of the grid
   int32_t max_window = 8;  // T_max: the most positions past n that a step may touch; <= B
-  DType checkpoint = DType::kF32;
-  DType ring = DType::kF32;
+  // Absent: fp32 for a model stored in fp32, else fp16; Mamba-2's ring then holds bf16, as its
+  // inputs come (docs/precision.md).
+  std::optional<DType> checkpoint;
+  std::optional<DType> ring;
   // fp32 or bf16; absent: fp32 if the files hold fp32, else bf16. Also the type of the KV cache.
   std::optional<DType> activation;
   Isa isa = best_isa();
@@ -28,11 +37,12 @@ struct ModelOptions {
 
 // The plans and the sizes of a recurrent layer. Elements count per slot.
 struct RecurrentLayer {
-  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Plan> plan;        // kReplay
+  std::shared_ptr<const PlainPlan> plain;  // kPlain
   std::shared_ptr<const ConvPlan> conv;
   int64_t checkpoint_elements = 0;  // checkpoint dtype
   int64_t scale_elements = 0;       // fp32
-  int64_t ring_value_row = 0;       // elements of a ring row
+  int64_t ring_value_row = 0;       // elements of a ring row; kPlain: none
   int64_t ring_key_row = 0;
   int64_t ring_gate_row = 0;
   int64_t conv_row = 0;
@@ -62,6 +72,8 @@ class Model {
   const ModelOptions& options() const { return options_; }
   const ModelWeights& weights() const { return weights_; }
   DType activation() const { return activation_; }
+  DType checkpoint() const { return checkpoint_; }
+  DType ring() const { return ring_; }
   Grid grid() const { return grid_; }
   // In the order of the layers; StatePool and the forward pass count alike.
   std::span<const RecurrentLayer> recurrent() const { return recurrent_; }
@@ -80,6 +92,8 @@ class Model {
   ModelSpec spec_;
   ModelOptions options_;
   DType activation_ = DType::kF32;
+  DType checkpoint_ = DType::kF32;
+  DType ring_ = DType::kF32;
   Grid grid_;
   ModelWeights weights_;
   std::vector<RecurrentLayer> recurrent_;

@@ -36,8 +36,8 @@ StatePool::StatePool(const Model& model, PoolSizes sizes) : sizes_(sizes) {
     fail("a state pool needs at least one checkpoint slot, ring slot and KV page; asked for ",
          sizes.checkpoint_slots, ", ", sizes.ring_slots, " and ", sizes.kv_pages);
   }
-  const int64_t checkpoint_bytes = dtype_bytes(model.options().checkpoint);
-  const int64_t ring_bytes = dtype_bytes(model.options().ring);
+  const int64_t checkpoint_bytes = dtype_bytes(model.checkpoint());
+  const int64_t ring_bytes = dtype_bytes(model.ring());
   const int64_t ring_rows = int64_t{sizes.ring_slots} * model.grid().ring_rows;
   for (const auto& layer : model.recurrent()) {
     const int64_t conv_rows = int64_t{sizes.ring_slots} * layer.conv->problem().ring_rows;

@@ -37,6 +37,9 @@ struct PassRows {
   std::span<const Row> step;
   std::span<const Row> sweep;
   std::span<const ops::AttentionRow> attention;
+  // StateMode::kPlain: [all.size(), state_slots_stride], where the state goes after each token.
+  const int32_t* state_slots;
+  int32_t state_slots_stride;
 };
 
 // What every mixer of a pass sees.

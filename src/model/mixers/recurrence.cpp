@@ -24,9 +24,16 @@ void run_conv(const Pass& pass, const RecurrentLayer& layer, RecurrentPool& pool
 
 void run_recurrence(const Pass& pass, const RecurrentLayer& layer, RecurrentPool& pool,
                     StepArgs args) {
-  const int64_t ring_rows = layer.plan->problem().grid.ring_rows;
   args.checkpoint = pool.checkpoint.data();
   args.checkpoint_slot_stride = layer.checkpoint_elements;
+  if (layer.plain != nullptr) {
+    args.rows = pass.rows.all.data();
+    args.n_rows = static_cast<int32_t>(pass.rows.all.size());
+    args.workspace = pass.recurrent_workspace;
+    layer.plain->run({args, pass.rows.state_slots, pass.rows.state_slots_stride}, pass.parallel);
+    return;
+  }
+  const int64_t ring_rows = layer.plan->problem().grid.ring_rows;
   args.scale = pool.scale.as<float>();
   args.scale_slot_stride = layer.scale_elements;
   args.ring_value = ring_of(pool.ring_value, ring_rows, layer.ring_value_row);
