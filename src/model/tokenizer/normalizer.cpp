@@ -5,7 +5,11 @@
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/error.h"
+#include "model/tokenizer/unicode_additions.h"
 #include "model/tokenizer/utf8.h"
 
 namespace replayssm::model {
@@ -68,8 +72,12 @@ bool is_unicode_word(char32_t c) {
   const auto point = static_cast<UChar32>(c);
   const uint32_t category = U_MASK(u_charType(point));
   const bool joins = c == 0x200C || c == 0x200D;
-  return joins || u_isUAlphabetic(point) ||
-         (category & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK));
+  if (joins || u_isUAlphabetic(point)) return true;
+  if (category & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) return true;
+  const auto next =
+      std::upper_bound(std::begin(kWordAdditions), std::end(kWordAdditions), c,
+                       [](char32_t value, const CodePointRange& r) { return value < r.first; });
+  return next != std::begin(kWordAdditions) && c <= std::prev(next)->last;
 }
 
 }  // namespace replayssm::model

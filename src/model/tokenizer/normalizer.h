@@ -14,7 +14,7 @@ enum class Normalization { kNone, kNfc };
 std::string_view normalize(Normalization form, std::string_view text, std::string& buffer);
 
 // White space and word characters as the `\s` and `\w` of Unicode regular expressions (UTS 18)
-// have them; the flags of added tokens are defined with these.
+// have them (of Unicode 16); the flags of added tokens are defined with these.
 bool is_unicode_space(char32_t c);
 bool is_unicode_word(char32_t c);
 

@@ -199,34 +199,34 @@ class SpecReader {
     }
   }
 
-  int32_t merge_token(const Field& where, const std::string& content) const {
-    const auto it = ids_.find(content);
-    if (it == ids_.end()) where.refuse(quote(content), " is not in model.vocab");
-    return it->second;
-  }
-
   void read_merges(const Field& merges) {
     if (!merges.value().is_array()) merges.refuse("must be an array");
     spec_.merges.reserve(merges.value().size());
-    size_t i = 0;
-    for (const json& entry : merges.value()) {
-      std::string left, right;
+    std::string joined;
+    for (size_t i = 0; i < merges.value().size(); ++i) {
+      const json& entry = merges.value()[i];
+      const auto where = [&] { return Field(entry, concat(merges.path(), "[", i, "]")); };
+      const auto token = [&](std::string_view content) {
+        const auto it = ids_.find(content);
+        if (it == ids_.end()) where().refuse(quote(content), " is not in model.vocab");
+        return it->second;
+      };
+      std::string_view left, right;
       if (entry.is_string()) {
-        const auto& text = entry.get_ref<const std::string&>();
+        const std::string_view text = entry.get_ref<const std::string&>();
         const size_t space = text.find(' ');
-        if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
+        if (space != text.npos && text.find(' ', space + 1) == text.npos) {
           left = text.substr(0, space);
           right = text.substr(space + 1);
         }
       } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
                  entry[1].is_string()) {
-        left = entry[0].get<std::string>();
-        right = entry[1].get<std::string>();
+        left = entry[0].get_ref<const std::string&>();
+        right = entry[1].get_ref<const std::string&>();
       }
-      const Field where(entry, concat(merges.path(), "[", i++, "]"));
-      if (left.empty() || right.empty()) where.refuse("must be \"left right\" or [left, right]");
-      spec_.merges.push_back(
-          {merge_token(where, left), merge_token(where, right), merge_token(where, left + right)});
+      if (left.empty() || right.empty()) where().refuse("must be \"left right\" or [left, right]");
+      joined.assign(left).append(right);
+      spec_.merges.push_back({token(left), token(right), token(joined)});
     }
   }
 
@@ -386,8 +386,8 @@ class SpecReader {
 
   const Field root_;
   TokenizerSpec spec_;
-  std::vector<bool> taken_;  // by id
-  std::unordered_map<std::string, int32_t> ids_;
+  std::vector<bool> taken_;                            // by id
+  std::unordered_map<std::string_view, int32_t> ids_;  // the keys are in the JSON
   bool has_byte_level_ = false;
   bool has_template_ = false;
 };
