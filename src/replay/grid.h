@@ -50,12 +50,12 @@ struct Row {
 
 // After a step over `row`, of which `advance` tokens stand (accepted drafts and the window's first
 // token; 0 for a dropped step): moves n, and c where the step folded. Refuses an advance outside
-// [0, end of window - n] and leaves the state as it was.
+// [0, end of window - n], or a row that was made before the state last moved, and leaves the state
+// as it was.
 constexpr Status commit_step(const Grid& grid, const Row& row, int64_t advance,
                              SequenceState& state) {
-  if (advance < 0 || advance > row.start + row.n_tokens - row.n || state.n != row.n) {
-    return Status::kOutOfRange;
-  }
+  if (state.n != row.n || state.c != row.c) return Status::kOutOfRange;
+  if (advance < 0 || advance > row.start + row.n_tokens - row.n) return Status::kOutOfRange;
   if (grid.fold_pending(row.n, row.c)) {
     state.c = grid.checkpoint_of(row.n);
     state.checkpoint_slot = row.write_slot;

@@ -1,11 +1,17 @@
 // A layer with its buffers, for the tests of src/replay: random inputs, pools with gaps and NaN in
-// everything that a kernel must not read, guard bands round what it must not write.
+// everything that a kernel must not read, and guards round what it must not write. Every run checks
+// the guards.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "core/thread_pool.h"
@@ -21,6 +27,28 @@ inline ParallelFor parallel_of(ThreadPool& pool) {
           },
           &pool, pool.size()};
 }
+
+inline std::vector<Isa> supported_isas() {
+  std::vector<Isa> isas;
+  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa_supported(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+// A test that runs once for each instruction set of this machine.
+class EachIsa : public testing::TestWithParam<Isa> {
+ protected:
+  Isa isa() const { return GetParam(); }
+};
+
+inline std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
+  return info.param == Isa::kAvx512 ? "avx512" : info.param == Isa::kAvx2 ? "avx2" : "portable";
+}
+
+#define REPLAYSSM_EACH_ISA(suite)                                                              \
+  INSTANTIATE_TEST_SUITE_P(Cpu, suite, testing::ValuesIn(::replayssm::test::supported_isas()), \
+                           ::replayssm::test::isa_test_name)
 
 inline float read_typed(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
@@ -55,41 +83,51 @@ inline void write_typed(DType dtype, void* data, int64_t i, float x) {
 
 // A byte buffer filled with 0xff: NaN in every float type, -1 in int8.
 struct Poisoned {
-  explicit Poisoned(int64_t bytes) : bytes(static_cast<size_t>(bytes), 0xff) {}
+  explicit Poisoned(int64_t n_bytes) : bytes(static_cast<size_t>(n_bytes), 0xff) {}
   void* data() { return bytes.data(); }
+  bool is_poison(int64_t from, int64_t to) const {
+    for (int64_t i = from; i < to; ++i) {
+      if (bytes[static_cast<size_t>(i)] != 0xff) return false;
+    }
+    return true;
+  }
   std::vector<uint8_t> bytes;
 };
 
-// How strongly the state decays: the mean of -log alpha is about e^gate_mean.
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * 4) == 0);
+}
+
+// Where the inputs come from. Inputs of different seeds share the layer's parameters.
 struct InputLaw {
-  double gate_mean = -1.0;
+  double gate_mean = -1.0;  // the mean of -log alpha is about e^gate_mean
   uint64_t seed = 1;
+  float value_scale = 1.0f;
 };
 
 // Inputs of n tokens for one layer, fp32 but rounded to the activation dtype where that applies.
 struct Inputs {
   Inputs(const Problem& p, int64_t n, const InputLaw& law) {
-    std::mt19937_64 rng(law.seed);
-    std::normal_distribution<float> normal;
-    auto fill = [&](std::vector<float>& x, int64_t size, bool round) {
+    n_gates = p.family == Family::kKda ? p.n_heads * p.key_dim : p.n_heads;
+    std::mt19937_64 rng(1000 + law.seed);
+    auto fill = [&](std::vector<float>& x, int64_t size, float scale, bool round) {
+      std::normal_distribution<float> normal;
       x.resize(static_cast<size_t>(size));
       for (float& v : x) {
-        v = normal(rng);
+        v = scale * normal(rng);
         if (round && p.activation == DType::kBF16) v = bf16_to_float(float_to_bf16(v));
       }
     };
-    const int gates = p.family == Family::kKda ? p.n_heads * p.key_dim : p.n_heads;
-    fill(query, n * p.n_key_heads * p.key_dim, true);
-    fill(key, n * p.n_key_heads * p.key_dim, true);
-    fill(value, n * p.n_heads * p.value_dim, true);
-    fill(gate, n * gates, false);
-    fill(beta, n * p.n_heads, false);
-    fill(a_log, p.n_heads, false);
-    fill(dt_bias, gates, false);
-    fill(skip, p.n_heads, false);
-    for (float& x : a_log) x = 0.3f * x;
-    for (float& x : dt_bias) x = static_cast<float>(law.gate_mean) + 0.5f * x;
-    n_gates = gates;
+    fill(query, n * p.n_key_heads * p.key_dim, 1, true);
+    fill(key, n * p.n_key_heads * p.key_dim, 1, true);
+    fill(value, n * p.n_heads * p.value_dim, law.value_scale, true);
+    fill(gate, n * n_gates, 1, false);
+    fill(beta, n * p.n_heads, 1, false);
+    rng.seed(7);
+    fill(a_log, p.n_heads, 0.3f, false);
+    fill(dt_bias, n_gates, 0.5f, false);
+    fill(skip, p.n_heads, 1, false);
+    for (float& x : dt_bias) x += static_cast<float>(law.gate_mean);
   }
   ref::Parameters parameters() const { return {a_log.data(), dt_bias.data(), skip.data()}; }
   ref::TokenInputs token(const Problem& p, int64_t t) const {
@@ -97,8 +135,25 @@ struct Inputs {
             key.data() + t * p.n_key_heads * p.key_dim, value.data() + t * p.n_heads * p.value_dim,
             gate.data() + t * n_gates, beta.data() + t * p.n_heads};
   }
+  // Takes tokens [from, to) of another's.
+  void take(const Problem& p, const Inputs& other, int64_t from, int64_t to) {
+    const auto copy = [&](std::vector<float>& x, const std::vector<float>& y, int64_t size) {
+      std::copy(y.begin() + from * size, y.begin() + to * size, x.begin() + from * size);
+    };
+    copy(query, other.query, p.n_key_heads * p.key_dim);
+    copy(key, other.key, p.n_key_heads * p.key_dim);
+    copy(value, other.value, p.n_heads * p.value_dim);
+    copy(gate, other.gate, n_gates);
+    copy(beta, other.beta, p.n_heads);
+  }
   std::vector<float> query, key, value, gate, beta, a_log, dt_bias, skip;
   int n_gates = 0;
+};
+
+// One row of a batch and where its inputs come from: positions of `inputs` are absolute.
+struct Work {
+  Row row;
+  const Inputs* inputs;
 };
 
 // The pools of one layer for n_slots sequences, with gaps between slots and rows.
@@ -108,6 +163,7 @@ class Layer {
       : problem_(problem),
         pool_(pool),
         plan_(plan_cpu(problem, isa).plan),
+        n_slots_(n_slots),
         key_row_(problem.n_key_heads * problem.key_dim + 3),
         value_row_(problem.n_heads * problem.value_dim + 5),
         gate_row_(gates() + 1),
@@ -120,46 +176,39 @@ class Layer {
         ring_gate(ring_slot(gate_row_) * n_slots * 4),
         workspace_(plan_->workspace_bytes(pool.size()) + 64) {}
 
+  const Problem& problem() const { return problem_; }
   const Plan& plan() const { return *plan_; }
   int64_t saturated() const { return saturated_; }
-  int64_t checkpoint_stride() const { return checkpoint_stride_; }
+  int64_t y_size() const { return int64_t{problem_.n_heads} * problem_.value_dim; }
 
-  // Runs rows over packed tokens taken from `inputs` at the absolute positions of each row's window
-  // (plus position_offset[row]); returns y of every packed token, in order, fp32.
-  std::vector<float> run(const Inputs& inputs, std::vector<Row> rows, bool sweep,
-                         const std::vector<const Inputs*>& inputs_of_row = {}) {
+  // Runs the rows; returns y of every row, [n_tokens, n_heads, value_dim], widened to fp32 (a
+  // skipped row's is the poison that it must have left).
+  std::vector<std::vector<float>> run(std::vector<Work> work, bool sweep) {
     const Problem& p = problem_;
-    int64_t n_tokens = 0;
-    for (Row& row : rows) {
-      row.token = n_tokens;
-      n_tokens += row.n_tokens;
+    int64_t n_tokens = 1;  // the packed tokens have a hole before each row
+    std::vector<Row> rows;
+    for (Work& w : work) {
+      w.row.token = n_tokens;
+      n_tokens += w.row.n_tokens + 1;
+      rows.push_back(w.row);
     }
-    const int64_t qs = p.n_key_heads * p.key_dim + 7, vs = p.n_heads * p.value_dim + 9;
+    const int64_t qs = p.n_key_heads * p.key_dim + 7, vs = y_size() + 9;
     const int64_t gs = gates() + 2, bs = p.n_heads + 1;
     const int64_t act = dtype_bytes(p.activation);
-    Poisoned q(n_tokens * qs * act + 64), k(n_tokens * qs * act + 64), v(n_tokens * vs * act + 64);
-    Poisoned gate(n_tokens * gs * 4 + 64), beta(n_tokens * bs * 4 + 64);
-    Poisoned out(n_tokens * vs * act + 64);
-    for (size_t r = 0; r < rows.size(); ++r) {
-      const Inputs& in = inputs_of_row.empty() ? inputs : *inputs_of_row[r];
-      for (int i = 0; i < rows[r].n_tokens; ++i) {
-        const ref::TokenInputs token = in.token(p, rows[r].start + i);
-        const int64_t at = rows[r].token + i;
-        for (int e = 0; e < p.n_key_heads * p.key_dim; ++e) {
-          write_typed(p.activation, q.data(), at * qs + e, token.query[e]);
-          write_typed(p.activation, k.data(), at * qs + e, token.key[e]);
-        }
-        for (int e = 0; e < p.n_heads * p.value_dim; ++e) {
-          write_typed(p.activation, v.data(), at * vs + e, token.value[e]);
-        }
-        for (int e = 0; e < gates(); ++e) {
-          write_typed(DType::kF32, gate.data(), at * gs + e, token.gate[e]);
-        }
-        for (int e = 0; e < p.n_heads; ++e) {
-          write_typed(DType::kF32, beta.data(), at * bs + e, token.beta[e]);
-        }
+    Poisoned q(n_tokens * qs * act), k(n_tokens * qs * act), v(n_tokens * vs * act);
+    Poisoned gate(n_tokens * gs * 4), beta(n_tokens * bs * 4), out(n_tokens * vs * act);
+    for (const Work& w : work) {
+      for (int i = 0; i < w.row.n_tokens; ++i) {
+        const ref::TokenInputs token = w.inputs->token(p, w.row.start + i);
+        const int64_t at = w.row.token + i;
+        pack(p.activation, q, at * qs, token.query, p.n_key_heads * p.key_dim);
+        pack(p.activation, k, at * qs, token.key, p.n_key_heads * p.key_dim);
+        pack(p.activation, v, at * vs, token.value, p.n_heads * p.value_dim);
+        pack(DType::kF32, gate, at * gs, token.gate, gates());
+        if (p.family != Family::kMamba2) pack(DType::kF32, beta, at * bs, token.beta, p.n_heads);
       }
     }
+    const Inputs& layer = *work[0].inputs;
     StepArgs args;
     args.rows = rows.data();
     args.n_rows = static_cast<int32_t>(rows.size());
@@ -168,9 +217,9 @@ class Layer {
     args.value = {v.data(), vs};
     args.gate = {gate.data(), gs};
     args.beta = {beta.data(), bs};
-    args.a_log = inputs.a_log.data();
-    args.dt_bias = inputs.dt_bias.data();
-    args.skip = inputs.skip.data();
+    args.a_log = layer.a_log.data();
+    args.dt_bias = layer.dt_bias.data();
+    args.skip = p.family == Family::kMamba2 ? layer.skip.data() : nullptr;
     args.out = {out.data(), vs};
     args.checkpoint = checkpoint.data();
     args.checkpoint_slot_stride = checkpoint_stride_;
@@ -189,26 +238,84 @@ class Layer {
     } else {
       plan_->step(args, parallel_of(pool_));
     }
-    std::vector<float> y;
-    for (int64_t t = 0; t < n_tokens; ++t) {
-      for (int e = 0; e < p.n_heads * p.value_dim; ++e) {
-        y.push_back(read_typed(p.activation, out.data(), t * vs + e));
-      }
-      for (int64_t e = p.n_heads * p.value_dim; e < vs; ++e) {  // the gap must still be poison
-        if (!std::isnan(read_typed(p.activation, out.data(), t * vs + e))) y.push_back(NAN);
+
+    std::vector<std::vector<float>> y;
+    int64_t clean_from = 0;  // bytes of `out` from here on must still be poison
+    for (const Work& w : work) {
+      std::vector<float>& row = y.emplace_back();
+      for (int64_t t = w.row.token; t < w.row.token + w.row.n_tokens; ++t) {
+        for (int64_t e = 0; e < y_size(); ++e) {
+          row.push_back(read_typed(p.activation, out.data(), t * vs + e));
+        }
+        EXPECT_TRUE(out.is_poison(clean_from, t * vs * act)) << "out written outside its tokens";
+        clean_from = (t * vs + y_size()) * act;
+        if (w.row.read_slot < 0) {
+          EXPECT_TRUE(out.is_poison(t * vs * act, clean_from)) << "out of a skipped row written";
+        }
       }
     }
+    EXPECT_TRUE(out.is_poison(clean_from, n_tokens * vs * act)) << "out written past its end";
+    expect_guards();
     return y;
+  }
+  std::vector<float> run(const Row& row, const Inputs& inputs, bool sweep = false) {
+    return run({{row, &inputs}}, sweep)[0];
   }
 
   // The stored checkpoint of a slot, [head, value, key].
   std::vector<float> state(int slot) {
-    const Problem& p = problem_;
-    std::vector<float> out(static_cast<size_t>(p.n_heads) * p.value_dim * p.key_dim);
-    plan_->export_checkpoint(static_cast<char*>(checkpoint.data()) +
-                                 slot * checkpoint_stride_ * dtype_bytes(p.checkpoint),
-                             static_cast<float*>(scale.data()) + slot * scale_stride_, out.data());
+    std::vector<float> out(static_cast<size_t>(y_size()) * problem_.key_dim);
+    plan_->export_checkpoint(slot_data(slot), slot_scale(slot), out.data());
     return out;
+  }
+  void set_state(int slot, const std::vector<float>& canonical) {
+    plan_->import_checkpoint(canonical.data(), slot_data(slot), slot_scale(slot));
+  }
+  void* slot_data(int slot) {
+    return checkpoint.bytes.data() + slot * checkpoint_stride_ * dtype_bytes(problem_.checkpoint);
+  }
+  float* slot_scale(int slot) { return static_cast<float*>(scale.data()) + slot * scale_stride_; }
+  // The bytes of a slot's checkpoint and scales.
+  std::vector<uint8_t> slot_bytes(int slot) {
+    const auto* data = static_cast<const uint8_t*>(slot_data(slot));
+    std::vector<uint8_t> out(
+        data, data + plan_->checkpoint_elements() * dtype_bytes(problem_.checkpoint));
+    const auto* s = reinterpret_cast<const uint8_t*>(slot_scale(slot));
+    out.insert(out.end(), s, s + plan_->scale_elements() * 4);
+    return out;
+  }
+  // The bytes of token t's ring rows: value, key, gate.
+  std::vector<uint8_t> ring_bytes(int slot, int64_t t) const {
+    std::vector<uint8_t> out;
+    const int64_t ring = dtype_bytes(problem_.ring);
+    append_row(out, ring_value, slot, t, value_row_, y_size(), ring);
+    append_row(out, ring_key, slot, t, key_row_, problem_.n_key_heads * problem_.key_dim, ring);
+    append_row(out, ring_gate, slot, t, gate_row_, gates(), 4);
+    return out;
+  }
+  // Sets a whole ring slot, or a checkpoint slot, back to NaN.
+  void poison_ring(int slot) {
+    const int64_t ring = dtype_bytes(problem_.ring);
+    poison(ring_value, slot, ring_slot(value_row_) * ring);
+    poison(ring_key, slot, ring_slot(key_row_) * ring);
+    poison(ring_gate, slot, ring_slot(gate_row_) * 4);
+  }
+  void poison_slot(int slot) {
+    poison(checkpoint, slot, checkpoint_stride_ * dtype_bytes(problem_.checkpoint));
+    poison(scale, slot, scale_stride_ * 4);
+  }
+
+  // Everything between slots and rows is still poison.
+  void expect_guards() const {
+    const int64_t ring = dtype_bytes(problem_.ring);
+    for (int slot = 0; slot < n_slots_; ++slot) {
+      expect_tail(checkpoint, slot, checkpoint_stride_, plan_->checkpoint_elements(),
+                  dtype_bytes(problem_.checkpoint));
+      expect_tail(scale, slot, scale_stride_, plan_->scale_elements(), 4);
+      expect_row_gaps(ring_value, slot, value_row_, y_size(), ring);
+      expect_row_gaps(ring_key, slot, key_row_, problem_.n_key_heads * problem_.key_dim, ring);
+      expect_row_gaps(ring_gate, slot, gate_row_, gates(), 4);
+    }
   }
 
  private:
@@ -217,9 +324,40 @@ class Layer {
   }
   int64_t ring_slot(int64_t row) const { return problem_.grid.ring_rows * row + 11; }
 
+  static void pack(DType dtype, Poisoned& to, int64_t at, const float* from, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) write_typed(dtype, to.data(), at + i, from[i]);
+  }
+  static void poison(Poisoned& pool, int slot, int64_t slot_bytes) {
+    std::memset(pool.bytes.data() + slot * slot_bytes, 0xff, static_cast<size_t>(slot_bytes));
+  }
+  void append_row(std::vector<uint8_t>& out, const Poisoned& pool, int slot, int64_t t, int64_t row,
+                  int64_t size, int64_t element) const {
+    const uint8_t* from =
+        pool.bytes.data() + (slot * ring_slot(row) + problem_.grid.row_of(t) * row) * element;
+    out.insert(out.end(), from, from + size * element);
+  }
+  static void expect_tail(const Poisoned& pool, int slot, int64_t stride, int64_t used,
+                          int64_t element) {
+    EXPECT_TRUE(pool.is_poison((slot * stride + used) * element, (slot + 1) * stride * element))
+        << "written past slot " << slot;
+  }
+  void expect_row_gaps(const Poisoned& pool, int slot, int64_t row, int64_t used,
+                       int64_t element) const {
+    const int64_t base = slot * ring_slot(row);
+    for (int64_t r = 0; r < problem_.grid.ring_rows; ++r) {
+      EXPECT_TRUE(
+          pool.is_poison((base + r * row + used) * element, (base + (r + 1) * row) * element))
+          << "written past ring row " << r << " of slot " << slot;
+    }
+    EXPECT_TRUE(pool.is_poison((base + problem_.grid.ring_rows * row) * element,
+                               (base + ring_slot(row)) * element))
+        << "written past ring slot " << slot;
+  }
+
   Problem problem_;
   ThreadPool& pool_;
   std::shared_ptr<const Plan> plan_;
+  int n_slots_;
   int64_t key_row_, value_row_, gate_row_, checkpoint_stride_, scale_stride_;
   int64_t saturated_ = 0;
 

@@ -44,14 +44,6 @@ std::vector<float> run_plain(const PlainPlan& plan, const Inputs& in,
   return out;
 }
 
-std::vector<Isa> supported_isas() {
-  std::vector<Isa> isas;
-  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
-    if (isa_supported(isa)) isas.push_back(isa);
-  }
-  return isas;
-}
-
 class Plain : public testing::TestWithParam<std::tuple<Isa, Family, DType>> {};
 
 TEST_P(Plain, FollowsTheRecurrenceAndKeepsEverySnapshot) {

@@ -1,0 +1,126 @@
+// Every backend against the double-precision reference: outputs, and the state at every fold.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cases.h"
+#include "sequence.h"
+
+namespace replayssm::test {
+namespace {
+
+class Reference : public EachIsa {};
+
+struct Error {
+  double nmse = 0;   // sum of squared differences over sum of squares
+  double worst = 0;  // largest difference over (root mean square + the element itself)
+};
+
+Error error_of(const std::vector<float>& a, const std::vector<double>& b) {
+  double difference = 0, energy = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    energy += b[i] * b[i];
+  }
+  const double rms = std::sqrt(energy / b.size());
+  double worst = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    worst = std::max(worst, std::fabs(a[i] - b[i]) / (rms + std::fabs(b[i])));
+  }
+  return {difference / energy, worst};
+}
+
+Error operator+(const Error& a, const Error& b) { return {a.nmse + b.nmse, a.worst + b.worst}; }
+
+// What the declared rounding points allow. GridReplay rounds at the same points, so only the order
+// of fp32 sums differs from it and, rarely, a value near a rounding boundary falls on its other
+// side. The recurrence rounds nowhere.
+struct Bounds {
+  Error y_grid, state_grid, y_exact, state_exact;
+};
+
+// By dtype: fp32, fp16, bf16, int8.
+constexpr Error kSums = {1e-11, 3e-5};
+constexpr Error kRingFlips[] = {{}, {1e-9, 4e-3}, {1e-9, 4e-3}};
+constexpr Error kCheckpointFlips[] = {{}, {2e-8, 2e-3}, {5e-8, 1e-2}, {2e-6, 5e-2}};
+constexpr Error kRingRounding[] = {{}, {5e-7, 5e-3}, {3e-5, 3e-2}};
+constexpr Error kCheckpointRounding[] = {{}, {3e-7, 3e-3}, {1e-5, 1e-2}, {2e-4, 6e-2}};
+constexpr Error kOutputRounding[] = {{}, {}, {4e-6, 4e-3}};
+
+Bounds bounds_of(const Problem& p) {
+  const int ring = static_cast<int>(p.ring), checkpoint = static_cast<int>(p.checkpoint);
+  const Error output = kOutputRounding[static_cast<int>(p.activation)];
+  Bounds b;
+  b.state_grid = kSums + kRingFlips[ring] + kCheckpointFlips[checkpoint];
+  b.state_exact = kSums + kRingRounding[ring] + kCheckpointRounding[checkpoint];
+  b.y_grid = b.state_grid + output;
+  b.y_exact = b.state_exact + output;
+  return b;
+}
+
+void expect_within(const Error& error, const Error& bound, const char* what, int64_t at) {
+  EXPECT_LT(error.nmse, bound.nmse) << what << " at " << at;
+  EXPECT_LT(error.worst, bound.worst) << what << " at " << at;
+}
+
+// Three intervals and a few tokens in random windows; every stored checkpoint is compared.
+void check_case(const Case& c, Isa isa, ThreadPool& pool, double gate_mean) {
+  SCOPED_TRACE(c.name + ", gates about e^" + std::to_string(gate_mean));
+  const Problem& p = c.problem;
+  const int64_t n = 3 * p.grid.interval + 5;
+  InputLaw law;
+  law.gate_mean = gate_mean;
+  const Inputs inputs(p, n, law);
+  Layer layer(p, isa, 4, pool);
+  Sequence sequence(layer, inputs, 1);
+  std::mt19937 rng(3);
+  while (sequence.n() < n) {
+    const int64_t limit = std::min<int64_t>(p.max_window, n - sequence.n());
+    const int t = static_cast<int>(rng() % limit) + 1;
+    sequence.step(t, t);
+    if (sequence.n() % 3 == 0) sequence.fold_only();
+  }
+  sequence.fold_only();
+  ASSERT_EQ(sequence.trace.states.size(), 3u);
+
+  const Bounds bounds = bounds_of(p);
+  ref::GridReplay grid(p, inputs.parameters());
+  ref::Recurrence exact(p, inputs.parameters());
+  std::vector<float> y;
+  std::vector<double> y_grid, y_exact;
+  for (int64_t t = 0; t < n; ++t) {
+    const std::vector<float>& at = sequence.trace.y.at(t);
+    y.insert(y.end(), at.begin(), at.end());
+    for (double v : grid.append(inputs.token(p, t))) y_grid.push_back(v);
+    for (double v : exact.append(inputs.token(p, t))) y_exact.push_back(v);
+    if ((t + 1) % p.grid.interval != 0) continue;
+    const std::vector<float>& state = sequence.trace.states.at(t + 1);
+    expect_within(error_of(state, grid.checkpoint()), bounds.state_grid, "state and grid", t + 1);
+    expect_within(error_of(state, exact.state()), bounds.state_exact, "state and exact", t + 1);
+  }
+  expect_within(error_of(y, y_grid), bounds.y_grid, "y and grid", n);
+  expect_within(error_of(y, y_exact), bounds.y_exact, "y and exact", n);
+}
+
+TEST_P(Reference, Shapes) {
+  ThreadPool pool(2);
+  for (const Case& c : shape_cases()) check_case(c, isa(), pool, -1.0);
+}
+
+TEST_P(Reference, Dtypes) {
+  ThreadPool pool(2);
+  for (const Case& c : dtype_cases()) check_case(c, isa(), pool, -1.0);
+}
+
+TEST_P(Reference, DecayFromNoneToStrong) {
+  ThreadPool pool(2);
+  for (const Case& c : core_cases()) {
+    for (double gate_mean : {-9.0, -4.0, 1.0, 3.0}) check_case(c, isa(), pool, gate_mean);
+  }
+}
+
+REPLAYSSM_EACH_ISA(Reference);
+
+}  // namespace
+}  // namespace replayssm::test
