@@ -1,6 +1,7 @@
 #include "model/tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "model/tokenizer/utf8.h"
 
@@ -55,13 +56,15 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool n
     }
   }
   std::string buffer;
-  for (const AddedToken& token : tokens_) {
-    const std::string_view content =
-        normalized ? normalize(form, token.content, buffer) : std::string_view(token.content);
-    patterns_.push_back({std::string(content), &token});
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    std::string_view content = tokens_[i].content;
+    if (normalized) content = normalize(form, content, buffer);
+    patterns_.push_back({std::string(content), i});
   }
-  std::stable_sort(patterns_.begin(), patterns_.end(),
-                   [](const Pattern& a, const Pattern& b) { return a.content < b.content; });
+  // By content; of equal contents, by their order in tokens_.
+  std::sort(patterns_.begin(), patterns_.end(), [](const Pattern& a, const Pattern& b) {
+    return std::tie(a.content, a.token) < std::tie(b.content, b.token);
+  });
   const auto last =
       std::unique(patterns_.begin(), patterns_.end(),
                   [](const Pattern& a, const Pattern& b) { return a.content == b.content; });
@@ -107,7 +110,7 @@ void AddedTokenFinder::split(std::string_view text, bool parse_special,
       ++pos;
       continue;
     }
-    const AddedToken& token = *patterns_[found].token;
+    const AddedToken& token = tokens_[patterns_[found].token];
     size_t begin = pos;
     size_t end = pos + patterns_[found].content.size();
     pos = end;

@@ -37,7 +37,7 @@ class AddedTokenFinder {
  private:
   struct Pattern {
     std::string content;
-    const AddedToken* token;
+    size_t token;  // in tokens_
   };
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
