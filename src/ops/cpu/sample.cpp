@@ -133,7 +133,7 @@ SampleResult Sampler::draw_filtered(const float* logits, const SamplerParams& pa
 
   // Candidates by falling floors of weight, so that a peaked law sorts few of them. A floor will do
   // if whatever top_k and top_p could keep lies above it.
-  const float floors[] = {1e-3f, 1e-7f, -1.0f};
+  const float floors[] = {0.2f, 0.02f, 1e-3f, 1e-7f, -1.0f};
   int64_t n = 0;
   for (const float floor : floors) {
     n = 0;
