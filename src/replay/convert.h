@@ -40,7 +40,9 @@ inline uint16_t float_to_half(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
+  if (magnitude > 0x7f800000u) {
+    return sign | static_cast<uint16_t>(0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  }
   if (magnitude >= 0x477fe000u) return sign | 0x7bffu;  // >= 65504
   if (magnitude < 0x38800000u) {                        // below 2^-14: subnormal half
     const float scaled = std::bit_cast<float>(magnitude) * 0x1p24f;

@@ -88,8 +88,10 @@ struct StepArgs {
   Ring ring_key;    // ring dtype, [n_key_heads, key_dim] a row: k, Mamba-2: B
   Ring ring_gate;  // fp32, Mamba-2: dt [n_heads]; GDN: log alpha [n_heads]; KDA: [n_heads, key_dim]
 
-  int64_t* n_saturated = nullptr;  // may be null; += values that fp16 could not hold
-  void* workspace = nullptr;       // Plan::workspace_bytes(n_workers), 64-byte aligned
+  // May be null; += values that fp16 could not hold: ring values as they are computed, rejected
+  // drafts' too, and checkpoint values when their fold is written (a sweep: when it passes).
+  int64_t* n_saturated = nullptr;
+  void* workspace = nullptr;  // Plan::workspace_bytes(n_workers), 64-byte aligned
 };
 
 }  // namespace replayssm

@@ -305,6 +305,19 @@ class Layer {
     poison(scale, slot, scale_stride_ * 4);
   }
 
+  // Poisons every ring row of the slot but those of tokens [from, to).
+  void keep_only(int slot, int64_t from, int64_t to) {
+    const Poisoned value = ring_value, key = ring_key, gate = ring_gate;
+    poison_ring(slot);
+    for (int64_t t = from; t < to; ++t) copy_token(value, key, gate, slot, slot, t);
+  }
+  // Copies the ring rows of tokens [from, to) to another slot.
+  void copy_rows(int from_slot, int to_slot, int64_t from, int64_t to) {
+    for (int64_t t = from; t < to; ++t) {
+      copy_token(ring_value, ring_key, ring_gate, from_slot, to_slot, t);
+    }
+  }
+
   // Everything between slots and rows is still poison.
   void expect_guards() const {
     const int64_t ring = dtype_bytes(problem_.ring);
@@ -329,6 +342,20 @@ class Layer {
   }
   static void poison(Poisoned& pool, int slot, int64_t slot_bytes) {
     std::memset(pool.bytes.data() + slot * slot_bytes, 0xff, static_cast<size_t>(slot_bytes));
+  }
+  void copy_token(const Poisoned& value, const Poisoned& key, const Poisoned& gate, int from_slot,
+                  int to_slot, int64_t t) {
+    const int64_t ring = dtype_bytes(problem_.ring);
+    copy_row(value, ring_value, from_slot, to_slot, t, value_row_, y_size(), ring);
+    copy_row(key, ring_key, from_slot, to_slot, t, key_row_,
+             problem_.n_key_heads * problem_.key_dim, ring);
+    copy_row(gate, ring_gate, from_slot, to_slot, t, gate_row_, gates(), 4);
+  }
+  void copy_row(const Poisoned& from, Poisoned& to, int from_slot, int to_slot, int64_t t,
+                int64_t row, int64_t size, int64_t element) const {
+    const int64_t at = problem_.grid.row_of(t) * row;
+    std::copy_n(from.bytes.data() + (from_slot * ring_slot(row) + at) * element, size * element,
+                to.bytes.data() + (to_slot * ring_slot(row) + at) * element);
   }
   void append_row(std::vector<uint8_t>& out, const Poisoned& pool, int slot, int64_t t, int64_t row,
                   int64_t size, int64_t element) const {

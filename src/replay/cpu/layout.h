@@ -119,9 +119,8 @@ struct StepKernels {
                int head_end, bool sweep, char* scratch, int64_t* saturated);
   // Writes the window's ring keys of one key head.
   void (*write_keys)(const Problem&, const Layout&, const StepArgs&, const Row&, int key_head,
-                     bool sweep, char* scratch, int64_t* saturated);
-  void (*export_head)(const Problem&, const Layout&, const void* state, const float* scale,
-                      float* canonical);
+                     bool sweep, char* scratch);
+  void (*export_head)(const Problem&, const void* state, const float* scale, float* canonical);
   void (*import_head)(const Problem&, const Layout&, const float* canonical, void* state,
                       float* scale, char* scratch);
   void (*plain)(const Problem&, const Layout&, const PlainArgs&, const Row&,

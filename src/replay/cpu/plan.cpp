@@ -64,7 +64,7 @@ class CpuPlan final : public Plan {
 
   void export_checkpoint(const void* slot, const float* scale, float* canonical) const override {
     for (int head = 0; head < problem_.n_heads; ++head) {
-      kernels_.export_head(problem_, layout_, head_state(slot, head), head_scale(scale, head),
+      kernels_.export_head(problem_, head_state(slot, head), head_scale(scale, head),
                            canonical + int64_t{head} * problem_.value_dim * problem_.key_dim);
     }
   }
@@ -85,7 +85,7 @@ class CpuPlan final : public Plan {
            head * layout_.head_elements * dtype_bytes(problem_.checkpoint);
   }
   const float* head_scale(const float* scale, int head) const {
-    return scale == nullptr ? nullptr : scale + int64_t{head} * layout_.value_padded;
+    return scale_elements() == 0 ? nullptr : scale + int64_t{head} * layout_.value_padded;
   }
 
   // Ring keys are shared by the heads of a key head. A step's rows read and written never coincide,
@@ -108,10 +108,8 @@ class CpuPlan final : public Plan {
       char* scratch = workspace + static_cast<size_t>(worker) * scratch_bytes_;
       int64_t saturated = 0;
       kernels_.unit(problem_, layout_, args, row, begin, end, sweep, scratch, &saturated);
-      int64_t counted_before = 0;
       if (!sweep && part == 0) {
-        kernels_.write_keys(problem_, layout_, args, row, key_head, sweep, scratch,
-                            &counted_before);
+        kernels_.write_keys(problem_, layout_, args, row, key_head, sweep, scratch);
       }
       if (saturated != 0) n_saturated.fetch_add(saturated, std::memory_order_relaxed);
     });
@@ -119,10 +117,9 @@ class CpuPlan final : public Plan {
       parallel_for(parallel, args.n_rows * problem_.n_key_heads, [&](int64_t index, int worker) {
         const Row& row = args.rows[index / problem_.n_key_heads];
         if (row.read_slot < 0) return;
-        int64_t counted_before = 0;
-        kernels_.write_keys(
-            problem_, layout_, args, row, static_cast<int>(index % problem_.n_key_heads), sweep,
-            workspace + static_cast<size_t>(worker) * scratch_bytes_, &counted_before);
+        kernels_.write_keys(problem_, layout_, args, row,
+                            static_cast<int>(index % problem_.n_key_heads), sweep,
+                            workspace + static_cast<size_t>(worker) * scratch_bytes_);
       });
     }
     if (args.n_saturated != nullptr) *args.n_saturated += n_saturated.load();
@@ -199,6 +196,11 @@ std::string reason_against(const Problem& p) {
   }
   if (p.family == Family::kKda && p.n_heads != p.n_key_heads) {
     return "KDA needs n_key_heads == n_heads";
+  }
+  if (p.family == Family::kKda && p.decay_gate == DecayGate::kBounded &&
+      !(p.decay_lower_bound < 0)) {
+    return "KDA's bounded gate needs decay_lower_bound below 0, not " +
+           std::to_string(p.decay_lower_bound);
   }
   if (p.value_dim < 1 || p.key_dim < 1 || p.key_dim > kMaxKeyDim || p.value_dim > kMaxKeyDim) {
     return "head dims " + number(p.value_dim) + " x " + number(p.key_dim) + " are outside 1.." +

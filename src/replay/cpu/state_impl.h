@@ -94,11 +94,13 @@ void products_width(const void* state, const Layout& l, int key_dim, const float
   int tile = 0;
   for (; tile + kTiles <= l.n_tiles; tile += kTiles) {
     products_block<kType, kWidth, kTiles>(state, tile * tile_elements, key_dim, block,
-                                          scale + tile * kTile, out + tile * kTile, l.value_padded);
+                                          kType == DType::kI8 ? scale + tile * kTile : nullptr,
+                                          out + tile * kTile, l.value_padded);
   }
   for (; tile < l.n_tiles; ++tile) {
     products_block<kType, kWidth, 1>(state, tile * tile_elements, key_dim, block,
-                                     scale + tile * kTile, out + tile * kTile, l.value_padded);
+                                     kType == DType::kI8 ? scale + tile * kTile : nullptr,
+                                     out + tile * kTile, l.value_padded);
   }
 }
 
@@ -135,20 +137,38 @@ inline void products(DType type, const void* state, const float* scale, const La
   }
 }
 
-// Rounds an fp32 tile [key_dim][16] to the checkpoint's dtype. int8: scale = max |row| / 127.
+// x to seventeen significant bits (Veltkamp's splitting).
+REPLAYSSM_INLINE V round_to_17_bits(V x) {
+  const V c = mul(x, set1(129.0f));
+  return sub(c, sub(c, x));
+}
+
+// An int8 row's scale is max |row| / 127 to seventeen bits: q * scale is then exact in fp32, and
+// the scale of the row so given is the same again. Rows below 2^-100 count as zero; a row with a
+// NaN or an infinity has a NaN scale, so that it stays visible.
+inline void store_tile_i8(const float* tile, int key_dim, int8_t* to, float* scale) {
+  V largest = zero();
+  V not_finite = zero();
+  for (int k = 0; k < key_dim; ++k) {
+    const V s = load(tile + k * kTile);
+    largest = max(abs(s), largest);
+    not_finite = fma(s, zero(), not_finite);
+  }
+  const V step = select_less(largest, set1(0x1p-100f), zero(),
+                             round_to_17_bits(mul(largest, set1(1.0f / 127.0f))));
+  const V inverse = select_less(zero(), step, div(set1(1.0f), step), zero());
+  store(scale, add(step, not_finite));
+  for (int k = 0; k < key_dim; ++k) {
+    const V q = round_even(mul(load(tile + k * kTile), inverse));
+    store_i8_raw(to + k * kTile, min(max(q, set1(-127.0f)), set1(127.0f)));
+  }
+}
+
+// Rounds an fp32 tile [key_dim][16] to the checkpoint's dtype.
 inline void store_tile(DType type, const float* tile, int key_dim, void* state, int64_t element,
                        float* scale, int64_t* saturated) {
   if (type == DType::kI8) {
-    V largest = zero();
-    for (int k = 0; k < key_dim; ++k) largest = max(abs(load(tile + k * kTile)), largest);
-    const V step = mul(largest, set1(1.0f / 127.0f));
-    const V inverse = select_less(zero(), step, div(set1(1.0f), step), zero());
-    store(scale, step);
-    int8_t* to = static_cast<int8_t*>(state) + element;
-    for (int k = 0; k < key_dim; ++k) {
-      const V q = round_even(mul(load(tile + k * kTile), inverse));
-      store_i8_raw(to + k * kTile, min(max(q, set1(-127.0f)), set1(127.0f)));
-    }
+    store_tile_i8(tile, key_dim, static_cast<int8_t*>(state) + element, scale);
     return;
   }
   for (int k = 0; k < key_dim; ++k) {

@@ -31,7 +31,7 @@ class Unit {
     if (p_.grid.fold_pending(row_.n, row_.c)) {
       base_ = row_.c;
       load_rows(row_.c, row_.c + interval);
-      fold(/*to_slot=*/true);
+      fold(/*to_slot=*/true, saturated_);
     }
     if (row_.n_tokens == 0) return;
     base_ = p_.grid.checkpoint_of(row_.n);
@@ -48,7 +48,9 @@ class Unit {
         position += n;
       }
       if (sweep ? end < next : end <= next) break;
-      fold(/*to_slot=*/sweep && end < next + interval);
+      // A step's fold on chip is done again when it is committed, and counted then.
+      int64_t counted_when_written = 0;
+      fold(/*to_slot=*/sweep && end < next + interval, sweep ? saturated_ : &counted_when_written);
       base_ = next;
       n_rows_ = 0;
       if (row_.start > base_) load_rows(base_, row_.start);
@@ -58,6 +60,7 @@ class Unit {
  private:
   bool is_kda() const { return p_.family == Family::kKda; }
   bool is_mamba() const { return p_.family == Family::kMamba2; }
+  bool has_scales() const { return p_.checkpoint == DType::kI8; }
 
   // ---- the state that this unit reads
 
@@ -67,37 +70,38 @@ class Unit {
     state_ = static_cast<const char*>(a_.checkpoint) +
              slot * a_.checkpoint_slot_stride * dtype_bytes(p_.checkpoint);
     state_head0_ = 0;
-    scale_ = a_.scale == nullptr ? s_.scale : a_.scale + slot * a_.scale_slot_stride;
+    if (has_scales()) scale_ = a_.scale + slot * a_.scale_slot_stride;
   }
 
   int64_t head_element(int head) const { return (head - state_head0_) * l_.head_elements; }
   const float* head_scale(int head) const {
-    return scale_ + int64_t{head - state_head0_} * l_.value_padded;
+    return has_scales() ? scale_ + int64_t{head - state_head0_} * l_.value_padded : nullptr;
   }
 
   // Folds all rows of the interval at base_ into the checkpoint's dtype, to the write slot or to
   // scratch, and reads from there afterwards.
-  void fold(bool to_slot) {
+  void fold(bool to_slot, int64_t* saturated) {
     char* to = static_cast<char*>(s_.state);
-    float* to_scale = s_.scale;
+    float* to_scale = has_scales() ? s_.scale : nullptr;
     int to_head0 = head_begin_;
     if (to_slot) {
       to = static_cast<char*>(a_.checkpoint) +
            row_.write_slot * a_.checkpoint_slot_stride * dtype_bytes(p_.checkpoint);
-      if (a_.scale != nullptr) to_scale = a_.scale + row_.write_slot * a_.scale_slot_stride;
+      if (has_scales()) to_scale = a_.scale + row_.write_slot * a_.scale_slot_stride;
       to_head0 = 0;
     }
     for (int head = head_begin_; head < head_end_; ++head) {
       float weight[kMaxInterval];
       fold_weights(head, weight);
       void* to_head = to + (head - to_head0) * l_.head_elements * dtype_bytes(p_.checkpoint);
-      float* to_head_scale = to_scale + int64_t{head - to_head0} * l_.value_padded;
+      float* to_head_scale =
+          has_scales() ? to_scale + int64_t{head - to_head0} * l_.value_padded : nullptr;
       int tile = 0;
       for (; tile + kFoldTiles <= l_.n_tiles; tile += kFoldTiles) {
-        fold_head_tiles<kFoldTiles>(head, tile, weight, to_head, to_head_scale);
+        fold_head_tiles<kFoldTiles>(head, tile, weight, to_head, to_head_scale, saturated);
       }
       for (; tile < l_.n_tiles; ++tile) {
-        fold_head_tiles<1>(head, tile, weight, to_head, to_head_scale);
+        fold_head_tiles<1>(head, tile, weight, to_head, to_head_scale, saturated);
       }
     }
     state_ = to;
@@ -106,7 +110,8 @@ class Unit {
   }
 
   template <int kTiles>
-  void fold_head_tiles(int head, int tile, const float* weight, void* to, float* to_scale) {
+  void fold_head_tiles(int head, int tile, const float* weight, void* to, float* to_scale,
+                       int64_t* saturated) {
     const float* values = values_of(head) + tile * kTile;
     for (int j = 0; j < p_.grid.interval; ++j) {
       for (int i = 0; i < kTiles; ++i) {
@@ -131,7 +136,8 @@ class Unit {
     const int64_t tile_elements = int64_t{kTile} * p_.key_dim;
     for (int i = 0; i < kTiles; ++i) {
       store_tile(p_.checkpoint, s_.tile + i * tile_elements, p_.key_dim, to,
-                 (tile + i) * tile_elements, to_scale + (tile + i) * kTile, saturated_);
+                 (tile + i) * tile_elements, has_scales() ? to_scale + (tile + i) * kTile : nullptr,
+                 saturated);
     }
   }
 
@@ -139,8 +145,9 @@ class Unit {
   void fold_typed(int head, int tile) {
     fold_tiles<kType, kTiles>(
         state_, head_element(head) + int64_t{tile} * kTile * p_.key_dim,
-        state_ == nullptr ? nullptr : head_scale(head) + tile * kTile, p_.key_dim, p_.grid.interval,
-        s_.state_decay, is_kda() ? s_.fold_keys : s_.keys, l_.key_padded, s_.weighted, s_.tile);
+        kType == DType::kI8 && state_ != nullptr ? head_scale(head) + tile * kTile : nullptr,
+        p_.key_dim, p_.grid.interval, s_.state_decay, is_kda() ? s_.fold_keys : s_.keys,
+        l_.key_padded, s_.weighted, s_.tile);
   }
 
   // weight[j] multiplies ring value j; state_decay the old state; KDA's keys carry their own decay.
@@ -490,14 +497,16 @@ void run_unit(const Problem& problem, const Layout& layout, const StepArgs& args
 }
 
 void write_keys(const Problem& problem, const Layout& layout, const StepArgs& args, const Row& row,
-                int key_head, bool sweep, char* scratch, int64_t* saturated) {
+                int key_head, bool sweep, char* scratch) {
   Scratch s;
   s.place(problem, layout, scratch);
   const int64_t end = row.start + row.n_tokens;
   int64_t from = row.start;
   if (sweep && problem.grid.checkpoint_of(end) > from) from = problem.grid.checkpoint_of(end);
+  int64_t counted_by_units = 0;
   for (int64_t t = from; t < end; ++t) {
-    load_key(problem, layout, args, row.token + (t - row.start), key_head, s.operands, saturated);
+    load_key(problem, layout, args, row.token + (t - row.start), key_head, s.operands,
+             &counted_by_units);
     for (int k = 0; k < problem.key_dim; k += kLanes) {
       store_ring(problem.ring, args.ring_key, row.ring_slot, problem.grid.row_of(t),
                  int64_t{key_head} * problem.key_dim + k, load(s.operands + k),
@@ -506,8 +515,7 @@ void write_keys(const Problem& problem, const Layout& layout, const StepArgs& ar
   }
 }
 
-void export_head(const Problem& problem, const Layout& layout, const void* state,
-                 const float* scale, float* canonical) {
+void export_head(const Problem& problem, const void* state, const float* scale, float* canonical) {
   for (int v = 0; v < problem.value_dim; ++v) {
     for (int k = 0; k < problem.key_dim; ++k) {
       const int64_t element = (int64_t{v / kTile} * problem.key_dim + k) * kTile + v % kTile;
@@ -529,7 +537,6 @@ void export_head(const Problem& problem, const Layout& layout, const void* state
       canonical[int64_t{v} * problem.key_dim + k] = value;
     }
   }
-  (void)layout;
 }
 
 void import_head(const Problem& problem, const Layout& layout, const float* canonical, void* state,

@@ -21,6 +21,14 @@ double round_to(DType dtype, double x) {
   }
 }
 
+// The scale of an int8 row whose largest magnitude is given: seventeen significant bits.
+double scale_of(double largest) {
+  if (largest < 0x1p-100) return 0.0;
+  int exponent = 0;
+  const double fraction = std::frexp(largest / 127.0, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, 17)), exponent - 17);
+}
+
 std::vector<double> normalised(const float* x, int n_heads, int dim, double factor) {
   std::vector<double> out(static_cast<size_t>(n_heads) * dim);
   for (int h = 0; h < n_heads; ++h) {
@@ -200,7 +208,7 @@ void GridReplay::fold() {
       }
       for (int k = 0; k < p.key_dim; ++k) {
         if (p.checkpoint == DType::kI8) {
-          const double step = static_cast<float>(largest / 127.0);
+          const double step = scale_of(largest);
           s[k] = step > 0 ? std::nearbyint(s[k] / step) * step : 0.0;
         } else {
           s[k] = round_to(p.checkpoint, s[k]);
