@@ -63,6 +63,12 @@ class Taker {
     return out;
   }
 
+  int64_t n_elements() const {
+    int64_t n = 0;
+    for (const TensorView* tensor : taken_) n += tensor->n_elements();
+    return n;
+  }
+
   // Tensors that nobody took must begin with one of the prefixes.
   std::vector<std::string> skipped(const std::vector<std::string>& prefixes) const {
     std::vector<std::string> out;
@@ -267,6 +273,7 @@ ModelWeights load_weights(const ModelDescription& model, const TensorFiles& file
                                   model.spec.hidden, taker));
     }
   }
+  out.n_parameters = taker.n_elements();
   out.skipped = taker.skipped(model.names.skipped_prefixes);
   return out;
 }

@@ -59,6 +59,7 @@ struct ModelWeights {
   ops::Linear head;                               // hidden -> vocab
   Vector final_norm;                              // [hidden]
   std::vector<std::vector<MixerWeights>> mixers;  // [layer][mixer]
+  int64_t n_parameters = 0;                       // elements of the tensors in use
   std::vector<std::string> skipped;               // tensors of the files that are not run
 
   size_t bytes() const;

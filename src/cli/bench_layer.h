@@ -1,0 +1,43 @@
+// Timing of one recurrent layer's state step: plain, with snapshots, and by replay.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "replay/kernels.h"
+
+namespace replayssm::cli {
+
+// A layer of a published model (docs/benchmarks.md names the source).
+struct LayerGeometry {
+  std::string name;
+  Family family;
+  int n_heads, n_key_heads, value_dim, key_dim;
+};
+const std::vector<LayerGeometry>& layer_geometries();
+
+enum class BenchState { kPlain, kSnapshots, kReplay };
+const char* bench_state_name(BenchState mode);
+
+struct LayerCase {
+  LayerGeometry geometry;
+  BenchState mode = BenchState::kReplay;
+  DType state = DType::kF32;  // checkpoint, or plain state
+  int interval = 16;
+  int batch = 64;
+  int window = 1;    // T
+  int accepted = 1;  // tokens of each window that stand
+};
+
+struct LayerTiming {
+  double us = 0;         // a step, mean over a fold cycle, median of cycles
+  double must_move = 0;  // bytes a step that the mode cannot avoid
+};
+
+LayerTiming time_layer(const LayerCase& layer_case, ThreadPool& pool);
+
+// Bytes per second of reading a buffer far larger than the caches, all threads, best of several.
+double measure_read_bandwidth(ThreadPool& pool);
+
+}  // namespace replayssm::cli

@@ -1,0 +1,118 @@
+#include "cli/common.h"
+
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace replayssm::cli {
+
+void ModelFlags::add_folder(CLI::App& app) {
+  app.add_option("-m,--model", folder, "Hugging Face model folder (default: the GDN demo model)");
+}
+
+void ModelFlags::add_numerics(CLI::App& app) {
+  app.add_option("--grid", interval, "B, tokens between checkpoints: 8, 16, 32 or 64")
+      ->capture_default_str();
+  app.add_option("--checkpoint-dtype", checkpoint,
+                 "fp32, fp16, bf16 or int8 (default: fp32 for an fp32 model, else fp16)");
+  app.add_option("--ring-dtype", ring, "fp32, fp16 or bf16 (default: fp32, fp16; Mamba-2: bf16)");
+}
+
+void ModelFlags::add_threads(CLI::App& app) {
+  app.add_option("--threads", threads, "worker threads; 0: one per hardware thread")
+      ->capture_default_str();
+}
+
+ModelOptions ModelFlags::options(int max_window) const {
+  if (interval != 8 && interval != 16 && interval != 32 && interval != 64) {
+    throw UsageError(concat("--grid ", interval, ": must be 8, 16, 32 or 64"));
+  }
+  if (max_window > interval) {
+    throw UsageError(concat("a window of ", max_window, " tokens does not fit --grid ", interval,
+                            ": use fewer drafts or a larger grid"));
+  }
+  if (threads < 0 || threads > 1024) {
+    throw UsageError(concat("--threads ", threads, ": must be 0..1024"));
+  }
+  ModelOptions options;
+  options.interval = interval;
+  options.max_window = max_window;
+  if (!checkpoint.empty()) {
+    options.checkpoint = parse_dtype("--checkpoint-dtype", checkpoint, true);
+  }
+  if (!ring.empty()) options.ring = parse_dtype("--ring-dtype", ring, false);
+  if (state == "plain") {
+    options.state = StateMode::kPlain;
+    if (options.checkpoint == DType::kI8) {
+      throw UsageError("--checkpoint-dtype int8: the plain state has no int8");
+    }
+  } else if (state != "replay") {
+    throw UsageError(concat("--state ", state, ": must be replay or plain"));
+  }
+  return options;
+}
+
+std::string default_model_folder() {
+  // Beside the build that this binary came from, or installed.
+  const std::filesystem::path built(REPLAYSSM_MODELS_DIR);
+  if (std::filesystem::exists(built / "demo-gdn")) return (built / "demo-gdn").string();
+  return "models/demo-gdn";
+}
+
+DType parse_dtype(const std::string& flag, const std::string& text, bool allow_int8) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+    if (text == dtype_name(dtype) && (allow_int8 || dtype != DType::kI8)) return dtype;
+  }
+  throw UsageError(
+      concat(flag, " ", text, ": must be fp32, fp16", allow_int8 ? ", bf16 or int8" : " or bf16"));
+}
+
+std::vector<int32_t> parse_ids(const std::string& source, const std::string& text) {
+  std::vector<int32_t> ids;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  const auto separates = [](char c) {
+    return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r';
+  };
+  while (at < end) {
+    if (separates(*at)) {
+      ++at;
+      continue;
+    }
+    int32_t id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc{} || id < 0 || (next < end && !separates(*next))) {
+      const char* stop = at;
+      while (stop < end && !separates(*stop) && stop - at < 20) ++stop;
+      fail(source, ": \"", std::string(at, stop), "\" is not a token id");
+    }
+    ids.push_back(id);
+    at = next;
+  }
+  if (ids.empty()) fail(source, ": no token ids");
+  return ids;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(path, ": cannot open");
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string format_bytes(double bytes) {
+  const char* units[] = {"B", "KB", "MB", "GB", "TB"};
+  int unit = 0;
+  while (bytes >= 1000 && unit < 4) {
+    bytes /= 1000;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.3g %s", bytes, units[unit]);
+  return text;
+}
+
+}  // namespace replayssm::cli

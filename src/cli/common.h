@@ -1,0 +1,57 @@
+// What the verbs share: flags of a model and its run, number formats, the tokenizer of a folder.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "model/model.h"
+#include "model/tokenizer/tokenizer.h"
+#include "ops/context.h"
+
+namespace replayssm::cli {
+
+// A wrong flag value: exit 2.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct ModelFlags {
+  std::string folder;
+  int interval = 16;
+  std::string checkpoint;  // empty: the model's default
+  std::string ring;
+  std::string state = "replay";
+  int threads = 0;  // 0: one per hardware thread
+
+  void add_folder(CLI::App& app);
+  void add_numerics(CLI::App& app);
+  void add_threads(CLI::App& app);
+
+  // max_window: T_max. Throws UsageError naming the flag.
+  ModelOptions options(int max_window) const;
+};
+
+// The demo model that stands in when -m is absent.
+std::string default_model_folder();
+
+DType parse_dtype(const std::string& flag, const std::string& text, bool allow_int8);
+
+// Ids separated by white space or commas. `source` names the flag or file in errors.
+std::vector<int32_t> parse_ids(const std::string& source, const std::string& text);
+std::string read_file(const std::string& path);
+
+// "1.5 MB", "812 B".
+std::string format_bytes(double bytes);
+
+// The verbs; each adds its flags to a subcommand and what to do to it.
+void add_generate(CLI::App& app);
+void add_logits(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_bench(CLI::App& app);
+
+}  // namespace replayssm::cli

@@ -1,0 +1,106 @@
+// replayssm inspect: what a model is and what its sequences cost.
+#include <cstdio>
+
+#include "cli/common.h"
+
+namespace replayssm::cli {
+namespace {
+
+struct InspectFlags {
+  ModelFlags model;
+  double memory_gb = 0;
+  int64_t context = 4096;
+  int window = 1;
+};
+
+const char* mixer_name(const MixerSpec& mixer) {
+  if (std::holds_alternative<Mamba2Spec>(mixer)) return "Mamba-2";
+  if (std::holds_alternative<GdnSpec>(mixer)) return "GDN";
+  if (std::holds_alternative<AttentionSpec>(mixer)) return "attention";
+  return "MLP";
+}
+
+std::string geometry(const MixerSpec& mixer) {
+  if (const auto* m = std::get_if<Mamba2Spec>(&mixer)) {
+    return concat(m->n_heads, " heads x ", m->head_dim, " x ", m->state_dim, ", ", m->n_groups,
+                  " groups, conv ", m->conv_width);
+  }
+  if (const auto* g = std::get_if<GdnSpec>(&mixer)) {
+    return concat(g->n_key_heads, " key, ", g->n_value_heads, " value heads, ", g->key_dim, " x ",
+                  g->value_dim, ", conv ", g->conv_width);
+  }
+  if (const auto* a = std::get_if<AttentionSpec>(&mixer)) {
+    return concat(a->n_heads, " heads, ", a->n_kv_heads, " kv, dim ", a->head_dim, ", rotary ",
+                  a->rotary_dims);
+  }
+  return concat("ff ", std::get<MlpSpec>(mixer).ff);
+}
+
+// One line for each kind of mixer: how many, and the first one's geometry.
+void print_mixers(const ModelSpec& spec) {
+  for (const char* name : {"Mamba-2", "GDN", "attention", "MLP"}) {
+    int count = 0;
+    const MixerSpec* first = nullptr;
+    for (const auto& layer : spec.layers) {
+      for (const auto& mixer : layer.mixers) {
+        if (std::string(mixer_name(mixer)) != name) continue;
+        if (first == nullptr) first = &mixer;
+        ++count;
+      }
+    }
+    if (count > 0) std::printf("  %-10s %d: %s\n", name, count, geometry(*first).c_str());
+  }
+}
+
+void run(const InspectFlags& flags) {
+  if (flags.window < 1) throw UsageError("--window: must be 1 or more");
+  if (flags.context < 1) throw UsageError("--context: must be 1 or more");
+  if (flags.memory_gb < 0) throw UsageError("--memory: must be 0 or more");
+  const std::string folder =
+      flags.model.folder.empty() ? default_model_folder() : flags.model.folder;
+  const auto model = Model::load(folder, flags.model.options(flags.window));
+  const ModelSpec& spec = model->spec();
+  const ModelMemory m = model->memory();
+  const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+  std::printf("%s\n", folder.c_str());
+  std::printf("  type       %s, hidden %lld, vocab %lld, %zu layers, context %lld%s\n",
+              spec.model_type.c_str(), static_cast<long long>(spec.hidden),
+              static_cast<long long>(spec.vocab), spec.layers.size(),
+              static_cast<long long>(spec.max_positions), spec.tied ? ", tied" : "");
+  print_mixers(spec);
+  std::printf("  parameters %.3f M\n", static_cast<double>(model->weights().n_parameters) / 1e6);
+  std::printf("  weights    %s\n", bytes(m.weights).c_str());
+  std::printf("  activation %s, checkpoint %s, ring %s, grid %d\n", dtype_name(model->activation()),
+              dtype_name(model->checkpoint()), dtype_name(model->ring()), model->grid().interval);
+  std::printf("a sequence\n");
+  std::printf("  checkpoint %s\n", bytes(m.checkpoint_slot).c_str());
+  std::printf("  ring       %s (%d rows of %s)\n", bytes(m.ring_slot).c_str(),
+              model->grid().ring_rows, bytes(m.ring_token).c_str());
+  std::printf("  conv ring  %s\n", bytes(m.conv_slot).c_str());
+  std::printf("  KV         %s a token\n", bytes(m.kv_token).c_str());
+  const int64_t pages = (flags.context + ops::kKvPage - 1) / ops::kKvPage;
+  const int64_t sequence = m.checkpoint_slot + m.ring_slot + m.conv_slot + pages * m.kv_page;
+  std::printf("  in all     %s at %lld tokens of context\n", bytes(sequence).c_str(),
+              static_cast<long long>(flags.context));
+  if (flags.memory_gb > 0) {
+    const double left = flags.memory_gb * 1e9 - static_cast<double>(m.weights);
+    const double fit = left < 0 ? 0 : left / static_cast<double>(sequence);
+    std::printf("%lld sequences of %lld tokens fit in %.3g GB\n", static_cast<long long>(fit),
+                static_cast<long long>(flags.context), flags.memory_gb);
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto flags = std::make_shared<InspectFlags>();
+  CLI::App* verb = app.add_subcommand("inspect", "show what a model is and what it costs");
+  flags->model.add_folder(*verb);
+  flags->model.add_numerics(*verb);
+  verb->add_option("--memory", flags->memory_gb, "GB: how many sequences fit");
+  verb->add_option("--context", flags->context, "tokens a sequence")->capture_default_str();
+  verb->add_option("--window", flags->window, "longest step: drafts + 1")->capture_default_str();
+  verb->callback([flags] { run(*flags); });
+}
+
+}  // namespace replayssm::cli

@@ -1,0 +1,179 @@
+#include "runtime/runner.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace replayssm {
+namespace {
+
+int64_t pages_for(int64_t positions) { return (positions + ops::kKvPage - 1) / ops::kKvPage; }
+
+PoolSizes pool_sizes(const RunnerLimits& limits, int32_t slots_each) {
+  PoolSizes sizes;
+  sizes.checkpoint_slots = limits.max_sequences * slots_each;
+  sizes.ring_slots = limits.max_sequences;
+  const int64_t pages = limits.max_sequences * pages_for(limits.max_positions);
+  if (pages > INT32_MAX) fail("a KV cache of ", pages, " pages; at most ", INT32_MAX);
+  sizes.kv_pages = static_cast<int32_t>(pages);
+  return sizes;
+}
+
+// kPlain keeps a snapshot a token of a window, beside the state that the window starts from.
+int32_t checkpoint_slots_each(const ModelOptions& options) {
+  return options.state == StateMode::kPlain ? options.max_window + 1 : 1;
+}
+
+}  // namespace
+
+Runner::Runner(std::shared_ptr<const Model> model, const ops::Context& context, RunnerLimits limits)
+    : model_(std::move(model)),
+      memory_(model_->memory()),
+      limits_(limits),
+      pool_(*model_, pool_sizes(limits, checkpoint_slots_each(model_->options()))),
+      forward_(*model_, context, {limits.max_tokens, limits.max_sequences, limits.max_logits}),
+      sequences_(static_cast<size_t>(limits.max_sequences)),
+      logits_(static_cast<size_t>(limits.max_logits * model_->spec().vocab)) {
+  const int32_t pages_each = static_cast<int32_t>(pages_for(limits.max_positions));
+  for (int32_t i = 0; i < limits.max_sequences; ++i) {
+    for (int32_t page = 0; page < pages_each; ++page) {
+      sequences_[i].pages.push_back(i * pages_each + page);
+    }
+    sequences_[i].snapshots.reserve(static_cast<size_t>(limits.max_tokens));
+  }
+  rows_.reserve(static_cast<size_t>(limits.max_sequences));
+  tokens_.reserve(static_cast<size_t>(limits.max_tokens));
+  logit_tokens_.reserve(static_cast<size_t>(limits.max_logits));
+}
+
+int32_t Runner::slots_each() const { return checkpoint_slots_each(model_->options()); }
+
+int64_t Runner::scratch_bytes() const {
+  return forward_.bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
+}
+
+int32_t Runner::open() {
+  for (int32_t i = 0; i < limits_.max_sequences; ++i) {
+    Sequence& s = sequences_[i];
+    if (s.open) continue;
+    s.open = true;
+    s.state = {0, 0, i * slots_each(), i};
+    s.last = {};
+    return i;
+  }
+  fail("all ", limits_.max_sequences, " sequences are in use");
+}
+
+void Runner::close(int32_t sequence) {
+  REPLAYSSM_CHECK(sequences_[sequence].open, "sequence ", sequence);
+  sequences_[sequence].open = false;
+}
+
+Row Runner::row_of(const Window& window, int64_t token) const {
+  const SequenceState& s = sequences_[window.sequence].state;
+  Row row;
+  row.n = s.n;
+  row.c = plain() ? 0 : s.c;
+  row.start = s.n + window.pending;
+  row.n_tokens = static_cast<int32_t>(window.tokens.size());
+  row.token = token;
+  row.read_slot = s.checkpoint_slot;
+  row.write_slot = s.checkpoint_slot;
+  row.ring_slot = s.ring_slot;
+  return row;
+}
+
+// kPlain: a prefill writes the last token's state over the sequence's own; a window takes the other
+// slots in turn, one a token, for any of them may be the accepted one.
+void Runner::place_states(const Window& window, Sequence& s) {
+  s.snapshots.assign(window.tokens.size(), -1);
+  if (window.prefill) {
+    s.snapshots.back() = s.state.checkpoint_slot;
+    return;
+  }
+  const int32_t first = s.state.ring_slot * slots_each();
+  for (size_t i = 0; i < s.snapshots.size(); ++i) {
+    const int32_t at = s.state.checkpoint_slot - first + 1 + static_cast<int32_t>(i);
+    s.snapshots[i] = first + at % slots_each();
+  }
+  // One token has no snapshot to keep: its state goes back where it came from.
+  if (s.snapshots.size() == 1) s.snapshots[0] = s.state.checkpoint_slot;
+}
+
+const float* Runner::run(std::span<const Window> windows) {
+  rows_.clear();
+  tokens_.clear();
+  logit_tokens_.clear();
+  for (const Window& window : windows) {
+    Sequence& s = sequences_[window.sequence];
+    REPLAYSSM_CHECK(s.open, "sequence ", window.sequence);
+    REPLAYSSM_CHECK(!plain() || window.pending == 0, "pending tokens need replay");
+    const int64_t end = s.state.n + window.pending + static_cast<int64_t>(window.tokens.size());
+    if (end > limits_.max_positions) {
+      fail("position ", end, " is beyond the context of ", limits_.max_positions, " tokens");
+    }
+    ForwardRow row;
+    row.row = row_of(window, static_cast<int64_t>(tokens_.size()));
+    row.phase = window.prefill ? Phase::kSweep : Phase::kStep;
+    row.pages = s.pages.data();
+    if (plain()) {
+      place_states(window, s);
+      row.state_slots = s.snapshots.data();
+    }
+    rows_.push_back(row);
+    s.last = row.row;
+    tokens_.insert(tokens_.end(), window.tokens.begin(), window.tokens.end());
+    for (int32_t i = window.n_logits; i > 0; --i) {
+      logit_tokens_.push_back(static_cast<int64_t>(tokens_.size()) - i);
+    }
+  }
+  forward_.run({rows_, tokens_, logit_tokens_}, pool_, logits_.data());
+  for (size_t i = 0; i < windows.size(); ++i) {
+    account(rows_[i].row, windows[i].prefill);
+    SequenceState& state = sequences_[windows[i].sequence].state;
+    if (plain()) {
+      if (windows[i].prefill) state.n += rows_[i].row.n_tokens;
+    } else if (windows[i].prefill) {
+      commit_sweep(model_->grid(), rows_[i].row, state);
+    } else {
+      // The fold stands whatever is accepted.
+      commit_step(model_->grid(), rows_[i].row, 0, state);
+    }
+  }
+  return logits_.data();
+}
+
+void Runner::advance(int32_t sequence, int64_t count) {
+  Sequence& s = sequences_[sequence];
+  const int64_t fed = s.last.start + s.last.n_tokens - s.state.n;
+  REPLAYSSM_CHECK(count >= 0 && count <= fed, "advance of ", count, " with ", fed, " fed");
+  REPLAYSSM_CHECK(!plain() || count > 0 || s.last.n_tokens > 1, "a plain token cannot be undone");
+  if (plain() && count > 0) {
+    s.state.checkpoint_slot = s.snapshots[static_cast<size_t>(count - 1)];
+  }
+  s.state.n += count;
+}
+
+void Runner::account(const Row& row, bool prefill) {
+  const int64_t state = memory_.checkpoint_slot;
+  const int64_t tokens = row.n_tokens;
+  if (plain()) {
+    traffic_.read += row.n > 0 ? state : 0;
+    traffic_.written += prefill ? state : state * tokens;
+  } else {
+    const Grid& grid = model_->grid();
+    const bool folds = grid.fold_pending(row.n, row.c);
+    const int64_t at = grid.checkpoint_of(row.n);
+    const int64_t end = row.start + tokens;
+    traffic_.read += row.c > 0 ? state : 0;
+    traffic_.read += memory_.ring_token * (row.start - at + (folds ? grid.interval : 0));
+    const int64_t kept =
+        prefill && grid.checkpoint_of(end) > row.start ? end - grid.checkpoint_of(end) : tokens;
+    traffic_.written += memory_.ring_token * kept;
+    const bool sweep_folds = prefill && grid.checkpoint_of(end) > at;
+    traffic_.written += folds || sweep_folds ? state : 0;
+  }
+  if (!prefill) traffic_.plain += state * (1 + tokens);
+}
+
+}  // namespace replayssm

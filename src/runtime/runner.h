@@ -1,0 +1,102 @@
+// The sequences of one model: their positions, slots and pages, and the passes over their windows.
+//
+// One owner moves n: a window's rows are pending until advance() says how many stand; what does not
+// stand is written over by the next window. A fold of a pass stands in any case (docs/contract.md).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/forward.h"
+#include "model/model.h"
+#include "model/state.h"
+#include "ops/context.h"
+
+namespace replayssm {
+
+struct RunnerLimits {
+  int32_t max_sequences = 1;
+  int64_t max_positions = 2048;  // of one sequence
+  int64_t max_tokens = 256;      // packed tokens of one pass
+  int64_t max_logits = 256;      // logit rows of one pass
+};
+
+// One sequence's part of a pass.
+struct Window {
+  int32_t sequence = 0;
+  std::span<const int32_t> tokens;
+  // Pending tokens between n and the window, fed by earlier passes since the last advance().
+  int32_t pending = 0;
+  // Every token stands at once, any length; else at most max_window positions past n, and nothing
+  // stands until advance().
+  bool prefill = false;
+  // How many of the window's last tokens give logits.
+  int32_t n_logits = 0;
+};
+
+// Bytes of recurrent state moved so far, as replay.md's accounting: checkpoints and ring rows; and
+// what the plain recurrence (with snapshots for windows) would have moved for the same windows.
+struct StateTraffic {
+  int64_t read = 0;
+  int64_t written = 0;
+  int64_t plain = 0;
+};
+
+class Runner {
+ public:
+  Runner(std::shared_ptr<const Model> model, const ops::Context& context, RunnerLimits limits);
+
+  const Model& model() const { return *model_; }
+  const RunnerLimits& limits() const { return limits_; }
+
+  // A new empty sequence. Fails when max_sequences are open.
+  int32_t open();
+  void close(int32_t sequence);
+  int64_t n(int32_t sequence) const { return sequences_[sequence].state.n; }
+
+  // Runs the windows, each of another sequence; returns their logits in order, [rows, vocab], valid
+  // until the next pass. Throws Error for a position beyond max_positions.
+  const float* run(std::span<const Window> windows);
+
+  // Of the tokens pending after n, the first `count` stand. Refuses counts that were never fed, and
+  // with plain state a lone token's 0: its state has replaced the old one.
+  void advance(int32_t sequence, int64_t count);
+
+  const StateTraffic& traffic() const { return traffic_; }
+  int64_t state_bytes() const { return pool_.bytes(); }
+  int64_t scratch_bytes() const;
+  int64_t n_saturated() const { return forward_.n_saturated(); }
+
+ private:
+  struct Sequence {
+    SequenceState state;
+    Row last;                        // of the last pass; advance() is checked against it
+    std::vector<int32_t> pages;      // all of the sequence's pages, fixed at open()
+    std::vector<int32_t> snapshots;  // kPlain: the slot of the state after each pending token
+    bool open = false;
+  };
+
+  bool plain() const { return model_->options().state == StateMode::kPlain; }
+  int32_t slots_each() const;
+  void account(const Row& row, bool prefill);
+  Row row_of(const Window& window, int64_t token) const;
+  void place_states(const Window& window, Sequence& sequence);
+
+  std::shared_ptr<const Model> model_;
+  ModelMemory memory_;
+  RunnerLimits limits_;
+  StatePool pool_;
+  Forward forward_;
+  std::vector<Sequence> sequences_;
+  std::vector<float> logits_;
+  StateTraffic traffic_;
+
+  // Of the pass at hand.
+  std::vector<ForwardRow> rows_;
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> logit_tokens_;
+};
+
+}  // namespace replayssm
