@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Checks every #include of src/ against the directions of docs/contributing.md."""
+import pathlib
+import re
+import sys
+
+ALLOWED = {
+    "core": {"core"},
+    "replay": {"replay"},
+    "ops": {"ops", "core", "replay"},
+    "model": {"model", "ops", "core", "replay"},
+    "runtime": {"runtime", "model", "ops", "core", "replay"},
+    "server": {"server", "runtime", "model", "ops", "core", "replay"},
+    "cli": {"cli", "server", "runtime", "model", "ops", "core", "replay"},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+
+def fault(folder, backend, target):
+    """Why a file of src/folder[/backend] may not include target; None if it may."""
+    parts = target.split("/")
+    if parts[0] not in ALLOWED:
+        return "is not a path from src/"
+    if parts[0] not in ALLOWED[folder]:
+        return f"{folder} may not include {parts[0]}"
+    inside = parts[1] if len(parts) > 2 else None
+    if inside in ("cpu", "cuda", "ref"):
+        if folder != parts[0]:
+            return f"{parts[0]}/{inside} is private to {parts[0]}"
+        if backend in ("cpu", "cuda", "ref") and backend != inside:
+            return f"{backend} and {inside} never include one another"
+    return None
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent / "src"
+    faults = []
+    n_files = 0
+    for path in sorted(root.rglob("*")):
+        if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
+            continue
+        n_files += 1
+        parts = path.relative_to(root).parts
+        backend = parts[1] if len(parts) > 2 else None
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if match is None:
+                continue
+            reason = fault(parts[0], backend, match.group(1))
+            if reason is not None:
+                faults.append(f"{path.relative_to(root.parent)}:{number}: {match.group(1)}: {reason}")
+    for line in faults:
+        print(line)
+    print(f"include directions: {n_files} files, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# What CI checks besides the tests: format, include directions, file sizes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/format.sh --check
+tools/check_includes.py
+tools/check_files.sh
