@@ -23,7 +23,8 @@ struct Window {
   Sequence* sequence = nullptr;
   std::vector<int32_t> tokens;
   Phase phase = Phase::kStep;
-  int64_t advance = -1;  // tokens that stand; -1: all
+  int64_t advance = -1;     // tokens that stand; -1: all
+  int32_t write_slot = -1;  // where a fold goes; -1: the sequence's own
 };
 
 class Engine {
@@ -62,6 +63,7 @@ class Engine {
   std::vector<float> run(const std::vector<Window>& windows) {
     std::vector<ForwardRow> rows;
     std::vector<int32_t> tokens;
+    std::vector<std::vector<int32_t>> state_slots;  // kPlain: the last token's state, in place
     for (const auto& window : windows) {
       const SequenceState& s = window.sequence->state;
       ForwardRow row;
@@ -71,10 +73,15 @@ class Engine {
                  static_cast<int32_t>(window.tokens.size()),
                  static_cast<int64_t>(tokens.size()),
                  s.checkpoint_slot,
-                 s.checkpoint_slot,
+                 window.write_slot < 0 ? s.checkpoint_slot : window.write_slot,
                  s.ring_slot};
       row.phase = window.phase;
       row.pages = window.sequence->pages.data();
+      if (model_->options().state == StateMode::kPlain) {
+        auto& slots = state_slots.emplace_back(window.tokens.size(), -1);
+        if (!slots.empty()) slots.back() = s.checkpoint_slot;
+        row.state_slots = slots.data();
+      }
       rows.push_back(row);
       tokens.insert(tokens.end(), window.tokens.begin(), window.tokens.end());
     }
@@ -84,7 +91,9 @@ class Engine {
     forward_.run({rows, tokens, all}, state_, logits.data());
     for (size_t i = 0; i < windows.size(); ++i) {
       SequenceState& s = windows[i].sequence->state;
-      if (windows[i].phase == Phase::kSweep) {
+      if (model_->options().state == StateMode::kPlain) {
+        s.n += rows[i].row.n_tokens;
+      } else if (windows[i].phase == Phase::kSweep) {
         commit_sweep(model_->grid(), rows[i].row, s);
       } else {
         const int64_t advance = windows[i].advance < 0 ? rows[i].row.n_tokens : windows[i].advance;

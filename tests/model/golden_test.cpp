@@ -88,7 +88,7 @@ constexpr Mode kModes[] = {
 
 TEST_P(GoldenLogits, MatchTransformersInEveryMode) {
   ModelOptions options = this->options();
-  options.activation = DType::kF32;
+  options.activation = options.checkpoint = options.ring = DType::kF32;
   Engine engine(fixture(GetParam().fixture), options);
   double worst = 0.0;
   for (const int length : kLengths) {
@@ -104,6 +104,22 @@ TEST_P(GoldenLogits, MatchTransformersInEveryMode) {
   RecordProperty("max_relative_error", std::to_string(worst));
   std::printf("%s B=%d %s: %.2e\n", GetParam().fixture.c_str(), GetParam().interval,
               isa_name(GetParam().isa), worst);
+}
+
+// The baseline that replay is measured against is right too: its state is written at every token.
+TEST_P(GoldenLogits, PlainStateMatchesTransformers) {
+  ModelOptions options = this->options();
+  options.state = StateMode::kPlain;
+  options.activation = options.checkpoint = DType::kF32;
+  Engine engine(fixture(GetParam().fixture), options);
+  for (const int length : kLengths) {
+    const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", length);
+    for (const Mode& mode : kModes) {
+      const auto logits = engine.logits(golden.ids, mode.prefill, mode.window);
+      EXPECT_LE(relative_error(logits, golden.logits), 2e-4)
+          << mode.name << " of " << length << " tokens";
+    }
+  }
 }
 
 // 16-bit activations, rings and checkpoints: the modes still agree to the bit.
