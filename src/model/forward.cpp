@@ -195,8 +195,8 @@ void Forward::run(const ForwardBatch& batch, StatePool& state, float* logits) {
   const ops::Matrix residual{b.residual.data(), DType::kF32, n_tokens, spec.hidden, spec.hidden};
   const ops::Matrix normed{b.normed.data(), activation, n_tokens, spec.hidden, spec.hidden};
   const ops::Matrix mixed{b.mixed.data(), DType::kF32, n_tokens, spec.hidden, spec.hidden};
-  const Pass pass{context_,         b.parallel,         rows,          activation, n_tokens,
-                  b.scratch.data(), b.workspace.data(), &b.n_saturated};
+  const Pass pass{context_,         b.parallel,         rows,           activation, n_tokens,
+                  b.scratch.data(), b.workspace.data(), &b.n_saturated, model_,     observer_};
 
   if (spec.tied) {
     ops::embed(context_, weights.head, batch.tokens.data(), residual);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,11 @@ struct ForwardLimits {
   int64_t max_logits = 256;
 };
 
+// Sees the arguments of each recurrence of a pass before it runs: the real inputs of a layer, for
+// studies of precision. Layers count as Model::recurrent() does.
+using RecurrenceObserver =
+    std::function<void(size_t layer, const StepArgs& args, int64_t n_tokens)>;
+
 struct ForwardBuffers;  // scratch of a pass, forward.cpp
 
 // Owns the scratch of a pass: run allocates nothing. One thread at a time.
@@ -57,6 +63,9 @@ class Forward {
   // logits [logit_tokens.size(), vocab]. Commits nothing: the caller moves n and c.
   void run(const ForwardBatch& batch, StatePool& state, float* logits);
 
+  // Empty: nobody looks.
+  void observe(RecurrenceObserver observer) { observer_ = std::move(observer); }
+
   const ForwardLimits& limits() const { return limits_; }
   int64_t bytes() const;
   // Values so far that a 16-bit ring or checkpoint could not hold.
@@ -67,6 +76,7 @@ class Forward {
   const ops::Context& context_;
   ForwardLimits limits_;
   std::unique_ptr<ForwardBuffers> buffers_;
+  RecurrenceObserver observer_;
 };
 
 }  // namespace replayssm

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "model/forward.h"
 #include "model/model.h"
 #include "model/state.h"
 #include "model/weights.h"
@@ -52,6 +53,8 @@ struct Pass {
   void* scratch;              // for Arena
   void* recurrent_workspace;  // Plan::workspace_bytes
   int64_t* n_saturated;
+  const Model& model;
+  const RecurrenceObserver& observer;
 };
 
 // in [tokens, hidden] activation dtype; out [tokens, hidden] fp32.

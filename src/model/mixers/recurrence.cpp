@@ -24,6 +24,10 @@ void run_conv(const Pass& pass, const RecurrentLayer& layer, RecurrentPool& pool
 
 void run_recurrence(const Pass& pass, const RecurrentLayer& layer, RecurrentPool& pool,
                     StepArgs args) {
+  if (pass.observer) {
+    const size_t index = static_cast<size_t>(&layer - pass.model.recurrent().data());
+    pass.observer(index, args, pass.n_tokens);
+  }
   args.checkpoint = pool.checkpoint.data();
   args.checkpoint_slot_stride = layer.checkpoint_elements;
   if (layer.plain != nullptr) {

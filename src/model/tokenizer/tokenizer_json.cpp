@@ -405,6 +405,8 @@ TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& nam
   } catch (const json::parse_error& error) {
     // Its text may quote the file; the place says enough.
     fail(name, ": not valid JSON at byte ", error.byte);
+  } catch (const json::out_of_range&) {
+    fail(name, ": holds a number out of range");
   }
   if (!root.is_object()) fail(name, ": must be a JSON object");
   return SpecReader(Field(root, name + ":")).read();
