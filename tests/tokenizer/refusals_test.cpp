@@ -46,6 +46,7 @@ TEST(TokenizerRefusals, NotJson) {
   expect_refused(whole.substr(0, whole.size() / 2), "not valid JSON");
   expect_refused("{\"a\": \"\xFF\"}", "not valid JSON");
   expect_refused("{\"a\": \"\\ud800\"}", "not valid JSON");
+  expect_refused("{\"a\": 4e4444}", "holds a number out of range");
   expect_refused("[]", "must be a JSON object");
   expect_refused("{}", "model: is missing");
   expect_refused(std::string(100000, '['), "nested deeper");
