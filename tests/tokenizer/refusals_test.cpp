@@ -155,6 +155,7 @@ TEST(TokenizerRefusals, Templates) {
   refuse(json::array(), {1}, "post_processor.single: has no Sequence");
   refuse({special, text}, {999}, "there is no token 999");
   refuse({special, text}, {-1}, "the id -1");
+  refuse({special, text}, "1", "post_processor.special_tokens[\"<s>\"].ids: must be an array");
   refuse({{{"SpecialToken", {{"id", "<t>"}}}}, text}, {1}, "\"<t>\" is not declared");
 }
 

@@ -109,7 +109,7 @@ class Field {
     return value_->get<int32_t>();
   }
 
-  // Refuses a string here other than these; "" is taken for missing.
+  // Refuses anything here but one of these strings.
   void expect_one_of(std::initializer_list<std::string_view> allowed) const {
     if (std::find(allowed.begin(), allowed.end(), text()) != allowed.end()) return;
     std::string list;
@@ -371,8 +371,12 @@ class SpecReader {
         seen_text = true;
         continue;
       }
-      const Field entry = processor.get("special_tokens").get(special.get("id").text().c_str());
-      if (entry.is_null()) special.refuse(quote(special.get("id").text()), " is not declared");
+      const Field table = processor.get("special_tokens");
+      const std::string& name = special.get("id").text();
+      if (!table.value().is_object()) table.refuse("must be an object");
+      const auto it = table.value().find(name);
+      if (it == table.value().end()) special.refuse(quote(name), " is not declared");
+      const Field entry(*it, concat(table.path(), "[", quote(name), "]"));
       for (const Field& id : entry.get("ids").items()) {
         const int32_t token = id.id();
         if (static_cast<size_t>(token) >= taken_.size() || !taken_[token]) {
