@@ -104,17 +104,17 @@ void check_case(const Case& c, Isa isa, ThreadPool& pool, double gate_mean) {
 }
 
 TEST_P(Reference, Shapes) {
-  ThreadPool pool(2);
+  ThreadPool pool(1);
   for (const Case& c : shape_cases()) check_case(c, isa(), pool, -1.0);
 }
 
 TEST_P(Reference, Dtypes) {
-  ThreadPool pool(2);
+  ThreadPool pool(1);
   for (const Case& c : dtype_cases()) check_case(c, isa(), pool, -1.0);
 }
 
 TEST_P(Reference, DecayFromNoneToStrong) {
-  ThreadPool pool(2);
+  ThreadPool pool(1);
   for (const Case& c : core_cases()) {
     for (double gate_mean : {-9.0, -4.0, 1.0, 3.0}) check_case(c, isa(), pool, gate_mean);
   }

@@ -17,7 +17,7 @@ class Rollback : public EachIsa {
     sequence.fold_only();
     return sequence.trace;
   }
-  ThreadPool pool_{2};
+  ThreadPool pool_{1};
 };
 
 InputLaw law_of(uint64_t seed) {

@@ -1,0 +1,1 @@
+#include "math_probe_body.h"
