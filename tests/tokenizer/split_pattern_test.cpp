@@ -68,6 +68,18 @@ TEST(SplitPattern, RefusesWhatTheTwoReadDifferently) {
   }
 }
 
+TEST(SplitPattern, FoldsCaseOfAsciiOnly) {
+  EXPECT_EQ(matches(R"('(?i:[sdmt]|ll|ve|re))", "'S 'ſ 'LL 'x 'Re"),
+            Strings({"'S", "'ſ", "'LL", "'Re"}));
+  EXPECT_EQ(matches(R"((?i:a(?-i:b\p{Lu}))\p{Lu})", "AbXY aBXY"), Strings({"AbXY"}));
+  for (const char* pattern :
+       {R"((?i:ss))", R"((?i:sT))", R"((?i:x(ff)))", R"((?i:ß))", R"((?i:\p{L}))", R"((?i:[^a]))",
+        R"((?i:s{2}))", R"((?i:[é]))", R"((?i:(?-i:ss)\xdf))", R"((?i:\u00df))"}) {
+    EXPECT_THROW(pcre2_pattern(pattern, "here"), Error) << pattern;
+  }
+  EXPECT_NO_THROW(pcre2_pattern("(?i:a)ss|((?i:b)ß)", "here"));
+}
+
 TEST(SplitPattern, BadPatternsAreRefused) {
   for (const char* pattern : {"(", ")", "a**", "(?<=a+)b", "[z-a]", "*"}) {
     try {

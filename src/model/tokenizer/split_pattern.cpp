@@ -1,7 +1,9 @@
 #include "model/tokenizer/split_pattern.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
+#include <vector>
 
 #include "core/error.h"
 #include "model/tokenizer/unicode_additions.h"
@@ -42,8 +44,26 @@ class Rewriter {
     pos_ += n_bytes;
   }
 
+  // Without regard to case, Oniguruma matches some letters with strings of others ("ss" with
+  // U+00DF) and PCRE2 takes \p{Lu} for all cased letters; what is plain ASCII stays the same in
+  // both.
+  void check_folded() const {
+    if (static_cast<uint8_t>(in_[pos_]) >= 0x80) refuse("a character beyond ASCII in (?i:");
+    for (const std::string_view pair : {"ss", "st", "ff", "fi", "fl"}) {
+      if (in_.size() - pos_ >= 2 && lower(in_[pos_]) == pair[0] &&
+          lower(in_[pos_ + 1]) == pair[1]) {
+        refuse(concat("\"", pair, "\" in (?i:"));
+      }
+    }
+  }
+
+  static char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
+  bool folds() const { return !fold_.empty() && fold_.back(); }
+
   // One item outside a character class.
   void item() {
+    if (folds()) check_folded();
     switch (in_[pos_]) {
       case '\\':
         return escape(false);
@@ -51,9 +71,12 @@ class Rewriter {
         return char_class();
       case '(':
         return group();
+      case ')':
+        if (!fold_.empty()) fold_.pop_back();  // else PCRE2 refuses the pattern
+        return copy(1);
       case '{':
+        if (folds()) refuse("\"{\" in (?i:");
         return interval();
-      case '#':  // plain in both, as no pattern here is in extended form
       default:
         copy(1);
     }
@@ -61,11 +84,17 @@ class Rewriter {
 
   void group() {
     if (at("(*")) refuse("a verb \"(*\"");
-    if (!at("(?")) return copy(1);
-    for (const std::string_view group : kGroups) {
-      if (at(group)) return copy(group.size());
+    bool fold = folds();
+    std::string_view opening = "(";
+    if (at("(?")) {
+      const auto group = std::find_if(kGroups.begin(), kGroups.end(),
+                                      [&](std::string_view one) { return at(one); });
+      if (group == kGroups.end()) refuse("this kind of group");
+      opening = *group;
+      if (opening.ends_with("i:")) fold = opening == "(?i:";
     }
-    refuse("this kind of group");
+    fold_.push_back(fold);
+    copy(opening.size());
   }
 
   // {n}, {n,} and {n,m} mean the same to both; a `+` or `?` behind it does not.
@@ -89,13 +118,17 @@ class Rewriter {
 
   void char_class() {
     copy(1);
-    if (pos_ < in_.size() && in_[pos_] == '^') copy(1);
+    if (pos_ < in_.size() && in_[pos_] == '^') {
+      if (folds()) refuse("a negated class in (?i:");
+      copy(1);
+    }
     if (pos_ < in_.size() && in_[pos_] == ']') refuse("a \"]\" first in a class");
     while (true) {
       if (pos_ >= in_.size()) refuse("a class without an end");
       if (in_[pos_] == ']') return copy(1);
       if (in_[pos_] == '[') refuse("a class within a class");
       if (at("&&")) refuse("\"&&\" in a class");
+      if (folds()) check_folded();
       if (in_[pos_] == '\\') {
         escape(true);
       } else {
@@ -117,6 +150,9 @@ class Rewriter {
   void escape(bool in_class) {
     if (pos_ + 1 >= in_.size()) refuse("a lone \"\\\"");
     const char c = in_[pos_ + 1];
+    if (folds() && std::string_view("pPSxu").find(c) != std::string_view::npos) {
+      refuse(concat("\"\\", c, "\" in (?i:"));
+    }
     switch (c) {
       case 's':
       case 'S':
@@ -199,6 +235,7 @@ class Rewriter {
   const std::string& where_;
   size_t pos_ = 0;
   std::string out_;
+  std::vector<bool> fold_;  // for each open group, whether case is folded in it
 };
 
 }  // namespace
