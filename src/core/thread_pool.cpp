@@ -9,6 +9,8 @@
 namespace replayssm {
 namespace {
 constexpr int kSpins = 20000;
+constexpr uint64_t kOpen = uint64_t{1} << 16;
+constexpr uint64_t kInside = kOpen - 1;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -48,8 +50,13 @@ void ThreadPool::worker_loop(int worker) {
     generation_.wait(seen);
     seen = generation_.load();
     if (stop_.load()) return;
-    drain(worker);
-    if (running_.fetch_sub(1) == 1) running_.notify_one();
+    uint64_t job = job_.load();
+    while ((job >> 32) == seen && (job & kOpen) != 0) {
+      if (!job_.compare_exchange_weak(job, job + 1)) continue;
+      drain(worker);
+      job_.fetch_sub(1);
+      break;
+    }
   }
 }
 
@@ -63,12 +70,19 @@ void ThreadPool::run(int64_t count, Function function, const void* ctx) {
   ctx_ = ctx;
   count_ = count;
   next_.store(0);
-  running_.store(n_threads_ - 1);
-  generation_.fetch_add(1);
+  const uint32_t generation = generation_.load() + 1;
+  job_.store(uint64_t{generation} << 32 | kOpen);
+  generation_.store(generation);
   generation_.notify_all();
   drain(0);
-  for (int i = 0; i < kSpins && running_.load() != 0; ++i) pause();
-  for (int left = running_.load(); left != 0; left = running_.load()) running_.wait(left);
+  job_.fetch_and(~kOpen);
+  for (int i = 0; (job_.load() & kInside) != 0; ++i) {
+    if (i < kSpins) {
+      pause();
+    } else {
+      std::this_thread::yield();  // a worker lost its core in the middle of an index
+    }
+  }
 }
 
 }  // namespace replayssm

@@ -1,5 +1,7 @@
 // A fork-join pool: workers spin for a short while, then sleep on an atomic wait. A fork-join costs
-// well under a microsecond, so that even a small op can be split.
+// well under a microsecond, so that even a small op can be split. The caller works too and never
+// waits for a worker that has not begun: where the cores are taken by others, it does it all
+// itself.
 #pragma once
 
 #include <atomic>
@@ -42,8 +44,10 @@ class ThreadPool {
 
   int n_threads_;
   std::vector<std::thread> threads_;
-  std::atomic<uint32_t> generation_{0};
-  std::atomic<int> running_{0};
+  std::atomic<uint32_t> generation_{0};  // of the latest job; what workers wait on
+  // The latest job: its generation << 32 | open << 16 | workers inside. No worker enters a closed
+  // one.
+  std::atomic<uint64_t> job_{0};
   std::atomic<int64_t> next_{0};
   std::atomic<bool> stop_{false};
   int64_t count_ = 0;
