@@ -31,6 +31,8 @@ class Context {
   static constexpr size_t kScratchBytes = size_t{1} << 20;
   // kScratchBytes, 1 MiB aligned; `worker` in [0, pool().size()). Contents last for one op.
   void* scratch(int worker) const { return base_ + static_cast<size_t>(worker) * kScratchBytes; }
+  static constexpr size_t kSharedScratchBytes = size_t{4} << 20;
+  void* shared_scratch() const { return scratch(pool_->size()); }
 
  private:
   ThreadPool* pool_;

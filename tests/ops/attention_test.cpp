@@ -164,6 +164,48 @@ TEST(Attention, EverySplitGivesTheSameBits) {
   }
 }
 
+// Long contexts: segments are merged alike whether one thread takes them all or several share them.
+TEST(Attention, SegmentsOnAnyNumberOfThreads) {
+  const int64_t n = 2100;
+  const KvShape shape{1, 16, DType::kBF16};
+  Sequence s(DType::kF32, DType::kBF16, n, 2, 1, 16, 1);
+  for (const Backend& backend : backends()) {
+    SCOPED_TRACE(backend.name());
+    ThreadPool one(1);
+    const Context single(one, backend.isa, backend.bf16_dot);
+    Cache cache(shape, 140);
+    const std::vector<int32_t> pages = cache.take(n);
+    const AttentionRow all{pages.data(), 0, static_cast<int32_t>(n), 0};
+    kv_append(single, shape, cache.pool(), &all, 1, s.k.heads(1), s.v.heads(1));
+    Tensor whole(DType::kF32, n, 32);
+    attention(single, shape, cache.pool(), &all, 1, 0.25f, s.q.heads(2), whole.heads(2));
+    for (const int threads : {1, 2, 5}) {
+      ThreadPool pool(threads);
+      const Context context(pool, backend.isa, backend.bf16_dot);
+      Tensor out(DType::kF32, n, 32);
+      for (const int64_t position : {0, 1022, 1023, 1024, 1025, 2046, 2047, 2048, 2099}) {
+        // Both of one token and of a window that crosses into the next segment.
+        for (const int32_t count : {1, 3}) {
+          if (position + count > n) continue;
+          const AttentionRow row{pages.data(), position, count, position};
+          attention(context, shape, cache.pool(), &row, 1, 0.25f, s.q.heads(2), out.heads(2));
+          for (int64_t t = position; t < position + count; ++t) {
+            ASSERT_TRUE(same_row(out, t, whole, t)) << threads << " threads, token " << t;
+          }
+        }
+      }
+    }
+    const ConstHeads q = s.q.heads(2);
+    ConstHeads last = q;
+    last.data = q.at(n - 1, 0);
+    last.tokens = 1;
+    Tensor expected(DType::kF32, 1, 32);
+    for (int64_t c = 0; c < 32; ++c) expected.set(0, c, whole.get(n - 1, c));
+    EXPECT_LT(nmse(expected, ref::attention(last, s.k.heads(1), s.v.heads(1), n - 1, 0.25f)),
+              bound(DType::kF32));
+  }
+}
+
 // A later token of the same window that is NaN or infinite must not reach earlier rows.
 TEST(Attention, LaterPositionsCannotPoisonARow) {
   on_each_backend([](const Context& context, const Backend&) {

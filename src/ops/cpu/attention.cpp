@@ -11,16 +11,14 @@
 namespace replayssm::ops {
 namespace {
 
-using AttentionFunction = void (*)(const AttentionBlock&);
-
-AttentionFunction function_for(Isa isa) {
+const AttentionKernels& kernels_for(Isa isa) {
   switch (isa) {
     case Isa::kAvx512:
-      return attention_avx512;
+      return kAttentionAvx512;
     case Isa::kAvx2:
-      return attention_avx2;
+      return kAttentionAvx2;
     default:
-      return attention_portable;
+      return kAttentionPortable;
   }
 }
 
@@ -49,6 +47,11 @@ void append_head(const KvShape& shape, const void* from, DType dtype, char* to, 
       }
     }
   }
+}
+
+int64_t segments_of(int64_t n_positions) {
+  constexpr int64_t kPositions = kTile * kSegmentTiles;
+  return (n_positions + kPositions - 1) / kPositions;
 }
 
 // A batch's rows in groups whose task table fits the stack.
@@ -91,7 +94,7 @@ void attention(const Context& context, const KvShape& shape, const KvPool& pool,
                       q.dim == shape.head_dim && out.dim == shape.head_dim,
                   "q ", q.heads, " x ", q.dim, ", out ", out.heads, " x ", out.dim, ", cache ",
                   shape.n_kv_heads, " x ", shape.head_dim);
-  const AttentionFunction function = function_for(context.isa());
+  const AttentionKernels& kernels = kernels_for(context.isa());
   const int64_t group = q.heads / shape.n_kv_heads;
   const int64_t padded = shape.padded_dim();
   const int64_t scratch_floats = Context::kScratchBytes / 4;
@@ -107,6 +110,7 @@ void attention(const Context& context, const KvShape& shape, const KvPool& pool,
     const int64_t count = std::min(kRowGroup, n_rows - first);
     int64_t begin[kRowGroup + 1];  // task at which a row's begin
     int64_t products = 0;
+    int64_t max_segments = 1;
     begin[0] = 0;
     for (int64_t r = 0; r < count; ++r) {
       const AttentionRow& row = rows[first + r];
@@ -116,8 +120,9 @@ void attention(const Context& context, const KvShape& shape, const KvPool& pool,
       const int64_t token_blocks = (row.n_tokens + block_tokens - 1) / block_tokens;
       begin[r + 1] = begin[r] + token_blocks * head_blocks * shape.n_kv_heads;
       products += row.n_tokens * q.heads * (row.start + row.n_tokens) * shape.head_dim;
+      max_segments = std::max(max_segments, segments_of(row.start + row.n_tokens));
     }
-    const auto task = [&](int64_t index, int worker) {
+    const auto block_at = [&](int64_t index, int worker) {
       const int64_t r = std::upper_bound(begin, begin + count + 1, index) - begin - 1;
       const AttentionRow& row = rows[first + r];
       const int64_t local = index - begin[r];
@@ -148,12 +153,33 @@ void attention(const Context& context, const KvShape& shape, const KvPool& pool,
       block.out_token_stride = out.token_stride;
       block.out_head_stride = out.head_stride;
       block.scratch = static_cast<float*>(context.scratch(worker));
-      function(block);
+      block.last_segment = segments_of(block.start + block.n_tokens);
+      return block;
     };
+
+    const int64_t tasks = begin[count];
+    const int64_t part_floats = max_segments * block_tokens * block_heads * (padded + 2);
     if (products < kForkElements) {
-      for (int64_t i = 0; i < begin[count]; ++i) task(i, 0);
+      for (int64_t i = 0; i < tasks; ++i) kernels.attend(block_at(i, 0));
+    } else if (tasks >= context.pool().size() || max_segments == 1 ||
+               tasks * part_floats * 4 > static_cast<int64_t>(Context::kSharedScratchBytes)) {
+      context.pool().parallel_for(
+          tasks, [&](int64_t i, int worker) { kernels.attend(block_at(i, worker)); });
     } else {
-      context.pool().parallel_for(begin[count], task);
+      // Too few tasks for the threads: each segment is a task of its own.
+      float* const parts = static_cast<float*>(context.shared_scratch());
+      context.pool().parallel_for(tasks * max_segments, [&](int64_t i, int worker) {
+        AttentionBlock block = block_at(i / max_segments, worker);
+        block.parts = parts + i / max_segments * part_floats;
+        block.first_segment = i % max_segments;
+        block.last_segment = std::min(block.last_segment, block.first_segment + 1);
+        kernels.attend(block);
+      });
+      context.pool().parallel_for(tasks, [&](int64_t i, int worker) {
+        AttentionBlock block = block_at(i, worker);
+        block.parts = parts + i * part_floats;
+        kernels.finish(block);
+      });
     }
   }
 }

@@ -15,6 +15,6 @@ constexpr int kVecs = kRows == 1   ? 4
 
 }  // namespace
 
-void attention_avx2(const AttentionBlock& block) { attend_any(block); }
+const AttentionKernels kAttentionAvx2 = {attend_any, finish};
 
 }  // namespace replayssm::ops

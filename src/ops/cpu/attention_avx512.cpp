@@ -13,6 +13,6 @@ constexpr int kVecs = 4;
 
 }  // namespace
 
-void attention_avx512(const AttentionBlock& block) { attend_any(block); }
+const AttentionKernels kAttentionAvx512 = {attend_any, finish};
 
 }  // namespace replayssm::ops

@@ -167,36 +167,73 @@ void value_tile(const Tile<T>& tile, int64_t padded_dim, const float* weights, c
   }
 }
 
-// Online softmax: (max, sum, total) of the tiles before, then this one.
-inline void merge(float tile_max, float tile_sum, const float* tile_total, bool first,
-                  int64_t padded_dim, float* max, float* sum, float* total) {
+// A softmax over some positions: the largest score, the sum of weights and the weighted values.
+struct Part {
+  float* max;
+  float* sum;
+  float* total;  // [padded_dim]
+};
+
+// Online softmax: `next` joins what came before it.
+inline void merge(const Part& next, bool first, int64_t padded_dim, const Part& all) {
   if (first) {
-    *max = tile_max;
-    *sum = tile_sum;
-    for (int64_t d = 0; d < padded_dim; d += 16) s::store(total + d, s::load(tile_total + d));
+    *all.max = *next.max;
+    *all.sum = *next.sum;
+    for (int64_t d = 0; d < padded_dim; d += 16) s::store(all.total + d, s::load(next.total + d));
     return;
   }
-  const float top = tile_max > *max ? tile_max : *max;
-  const float old_factor = s::exp1(*max - top);
-  const float new_factor = s::exp1(tile_max - top);
-  *max = top;
-  *sum = *sum * old_factor + tile_sum * new_factor;
+  const float top = *next.max > *all.max ? *next.max : *all.max;
+  const float old_factor = s::exp1(*all.max - top);
+  const float new_factor = s::exp1(*next.max - top);
+  *all.max = top;
+  *all.sum = *all.sum * old_factor + *next.sum * new_factor;
   const s::V old_v = s::set1(old_factor);
   const s::V new_v = s::set1(new_factor);
   for (int64_t d = 0; d < padded_dim; d += 16) {
-    const s::V kept = s::mul(s::load(total + d), old_v);
-    s::store(total + d, s::fma(s::load(tile_total + d), new_v, kept));
+    const s::V kept = s::mul(s::load(all.total + d), old_v);
+    s::store(all.total + d, s::fma(s::load(next.total + d), new_v, kept));
   }
 }
 
+// The rows' parts: [rows] sums and maxima, [rows][padded_dim] totals.
+struct Parts {
+  float* max;
+  float* sum;
+  float* total;
+  int64_t padded_dim;
+  Part row(int64_t r) const { return {max + r, sum + r, total + r * padded_dim}; }
+};
+
 struct Work {
   float* q;           // [rows][padded_dim]
-  float* total;       // [rows][padded_dim]
   float* scores;      // [rows][64]
-  float* max;         // [rows]
-  float* sum;         // [rows]
+  Parts segment;      // the tiles of the segment so far
+  Parts all;          // the segments so far
   float* tile_total;  // [kMaxRows][padded_dim]
 };
+
+inline Work divide_scratch(const AttentionBlock& b) {
+  const int64_t rows = b.n_tokens * b.n_heads;
+  float* at = b.scratch;
+  const auto take = [&](int64_t n) {
+    float* const p = at;
+    at += n;
+    return p;
+  };
+  Work work;
+  work.q = take(rows * b.padded_dim);
+  work.segment.total = take(rows * b.padded_dim);
+  work.all.total = take(rows * b.padded_dim);
+  work.tile_total = take(kMaxRows * b.padded_dim);
+  work.scores = take(rows * kTile);
+  work.segment.max = take(rows);
+  work.segment.sum = take(rows);
+  work.all.max = take(rows);
+  work.all.sum = take(rows);
+  work.segment.padded_dim = b.padded_dim;
+  work.all.padded_dim = b.padded_dim;
+  return work;
+}
 
 template <class T, int kRows>
 void rows_of_tile(const AttentionBlock& b, const Tile<T>& tile, int64_t tile_index, int64_t row,
@@ -216,9 +253,8 @@ void rows_of_tile(const AttentionBlock& b, const Tile<T>& tile, int64_t tile_ind
   }
   value_tile<T, kRows>(tile, b.padded_dim, scores, n, work.tile_total);
   for (int r = 0; r < kRows; ++r) {
-    merge(tile_max[r], tile_sum[r], work.tile_total + r * b.padded_dim, tile_index == 0,
-          b.padded_dim, work.max + row + r, work.sum + row + r,
-          work.total + (row + r) * b.padded_dim);
+    merge({&tile_max[r], &tile_sum[r], work.tile_total + r * b.padded_dim},
+          tile_index % kSegmentTiles == 0, b.padded_dim, work.segment.row(row + r));
   }
 }
 
@@ -241,17 +277,53 @@ void dispatch_rows(int64_t rows, const AttentionBlock& b, const Tile<T>& tile, i
   rows_of_tile<T, kRows>(b, tile, tile_index, row, work);
 }
 
+// The first row that has anything at or after `position`: rows come in order of position.
+inline int64_t first_row(const AttentionBlock& b, int64_t position) {
+  return position > b.start ? (position - b.start) * b.n_heads : 0;
+}
+
+template <class T>
+void attend_segment(const AttentionBlock& b, int64_t segment, const Work& work) {
+  const int64_t rows = b.n_tokens * b.n_heads;
+  const int64_t n_positions = b.start + b.n_tokens;
+  for (int64_t i = 0; i < kSegmentTiles; ++i) {
+    const int64_t index = segment * kSegmentTiles + i;
+    if (index * kTile >= n_positions) return;
+    const Tile<T> tile = tile_at<T>(b, index, n_positions);
+    fetch_next(b, tile);
+    int64_t row = first_row(b, index * kTile);
+    const int64_t n_groups = (rows - row + kMaxRows - 1) / kMaxRows;
+    for (int64_t left = n_groups; left > 0; --left) {
+      const int64_t count = (rows - row + left - 1) / left;
+      dispatch_rows<T, kMaxRows>(count, b, tile, index, row, work);
+      row += count;
+    }
+  }
+}
+
+inline Part stored_part(const AttentionBlock& b, int64_t segment, int64_t row) {
+  const int64_t rows = b.n_tokens * b.n_heads;
+  float* const part = b.parts + (segment * rows + row) * (b.padded_dim + 2);
+  return {part, part + 1, part + 2};
+}
+
+void write_out(const AttentionBlock& b, const Parts& all) {
+  for (int64_t r = 0; r < b.n_tokens * b.n_heads; ++r) {
+    const int64_t offset = r / b.n_heads * b.out_token_stride + r % b.n_heads * b.out_head_stride;
+    char* to = b.out + offset * (b.out_bf16 ? 2 : 4);
+    const Part part = all.row(r);
+    const s::V sum = s::set1(*part.sum);
+    for (int64_t d = 0; d < b.head_dim; d += 16) {
+      const int n = static_cast<int>(b.head_dim - d < 16 ? b.head_dim - d : 16);
+      store_any(to, b.out_bf16, d, s::div(s::load(part.total + d), sum), n);
+    }
+  }
+}
+
 template <class T>
 void attend(const AttentionBlock& b) {
   const int64_t rows = b.n_tokens * b.n_heads;
-  Work work;
-  work.q = b.scratch;
-  work.total = work.q + rows * b.padded_dim;
-  work.scores = work.total + rows * b.padded_dim;
-  work.max = work.scores + rows * kTile;
-  work.sum = work.max + rows;
-  work.tile_total = work.sum + rows;
-
+  const Work work = divide_scratch(b);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t offset = r / b.n_heads * b.q_token_stride + r % b.n_heads * b.q_head_stride;
     const char* from = b.q + offset * (b.q_bf16 ? 2 : 4);
@@ -260,34 +332,31 @@ void attend(const AttentionBlock& b) {
       s::store(work.q + r * b.padded_dim + d, load_any(from, b.q_bf16, d, n));
     }
   }
-
-  const int64_t n_positions = b.start + b.n_tokens;
-  for (int64_t index = 0; index * kTile < n_positions; ++index) {
-    const Tile<T> tile = tile_at<T>(b, index, n_positions);
-    fetch_next(b, tile);
-    // Tokens before the tile's first position have nothing in it.
-    const int64_t before = index * kTile - b.start;
-    int64_t row = before > 0 ? before * b.n_heads : 0;
-    const int64_t n_groups = (rows - row + kMaxRows - 1) / kMaxRows;
-    for (int64_t left = n_groups; left > 0; --left) {
-      const int64_t count = (rows - row + left - 1) / left;
-      dispatch_rows<T, kMaxRows>(count, b, tile, index, row, work);
-      row += count;
+  for (int64_t segment = b.first_segment; segment < b.last_segment; ++segment) {
+    attend_segment<T>(b, segment, work);
+    for (int64_t r = first_row(b, segment * kSegmentTiles * kTile); r < rows; ++r) {
+      if (b.parts != nullptr) {
+        merge(work.segment.row(r), true, b.padded_dim, stored_part(b, segment, r));
+      } else {
+        merge(work.segment.row(r), segment == 0, b.padded_dim, work.all.row(r));
+      }
     }
   }
-
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t offset = r / b.n_heads * b.out_token_stride + r % b.n_heads * b.out_head_stride;
-    char* to = b.out + offset * (b.out_bf16 ? 2 : 4);
-    const s::V sum = s::set1(work.sum[r]);
-    for (int64_t d = 0; d < b.head_dim; d += 16) {
-      const int n = static_cast<int>(b.head_dim - d < 16 ? b.head_dim - d : 16);
-      store_any(to, b.out_bf16, d, s::div(s::load(work.total + r * b.padded_dim + d), sum), n);
-    }
-  }
+  if (b.parts == nullptr) write_out(b, work.all);
 }
 
-inline void attend_any(const AttentionBlock& block) {
+void finish(const AttentionBlock& b) {
+  const int64_t rows = b.n_tokens * b.n_heads;
+  const Work work = divide_scratch(b);
+  for (int64_t segment = b.first_segment; segment < b.last_segment; ++segment) {
+    for (int64_t r = first_row(b, segment * kSegmentTiles * kTile); r < rows; ++r) {
+      merge(stored_part(b, segment, r), segment == 0, b.padded_dim, work.all.row(r));
+    }
+  }
+  write_out(b, work.all);
+}
+
+void attend_any(const AttentionBlock& block) {
   if (block.cache_bf16) return attend<uint16_t>(block);
   attend<float>(block);
 }

@@ -5,8 +5,9 @@
 
 namespace replayssm::ops {
 
-constexpr int64_t kTile = 64;       // positions, by absolute position
-constexpr int64_t kQueryRows = 64;  // (token, head) pairs of one call
+constexpr int64_t kTile = 64;          // positions, by absolute position
+constexpr int64_t kSegmentTiles = 16;  // tiles merged into one part before parts are merged
+constexpr int64_t kQueryRows = 64;     // (token, head) pairs of one call
 
 // Consecutive tokens of one sequence times query heads that share a kv head.
 struct AttentionBlock {
@@ -32,14 +33,25 @@ struct AttentionBlock {
   int64_t out_head_stride = 0;
 
   float* scratch = nullptr;  // attention_scratch_floats
+
+  // Segments [first_segment, last_segment) only, each row's part left at parts + (segment * rows +
+  // row) * (padded_dim + 2) for finish; or, parts null, all of them and the output.
+  float* parts = nullptr;
+  int64_t first_segment = 0;
+  int64_t last_segment = 0;
 };
 
 constexpr int64_t attention_scratch_floats(int64_t rows, int64_t padded_dim) {
-  return rows * (2 * padded_dim + kTile + 2) + 8 * padded_dim;
+  return rows * (3 * padded_dim + kTile + 4) + 8 * padded_dim;
 }
 
-void attention_portable(const AttentionBlock& block);
-void attention_avx2(const AttentionBlock& block);
-void attention_avx512(const AttentionBlock& block);
+struct AttentionKernels {
+  void (*attend)(const AttentionBlock& block);
+  void (*finish)(const AttentionBlock& block);  // merges parts in order and writes the output
+};
+
+extern const AttentionKernels kAttentionPortable;
+extern const AttentionKernels kAttentionAvx2;
+extern const AttentionKernels kAttentionAvx512;
 
 }  // namespace replayssm::ops

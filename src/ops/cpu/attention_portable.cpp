@@ -13,6 +13,6 @@ constexpr int kVecs = kRows == 1 ? 2 : 1;
 
 }  // namespace
 
-void attention_portable(const AttentionBlock& block) { attend_any(block); }
+const AttentionKernels kAttentionPortable = {attend_any, finish};
 
 }  // namespace replayssm::ops

@@ -18,7 +18,7 @@ Context::Context(ThreadPool& pool, Isa isa, bool bf16_dot)
     : pool_(&pool),
       isa_(isa),
       bf16_dot_(bf16_dot && isa == Isa::kAvx512),
-      scratch_(static_cast<size_t>(pool.size()) * kScratchBytes),
+      scratch_(static_cast<size_t>(pool.size()) * kScratchBytes + kSharedScratchBytes),
       base_(scratch_.as<char>()) {
   REPLAYSSM_CHECK(isa_supported(isa), "instruction set ", isa_name(isa));
   REPLAYSSM_CHECK(!bf16_dot_ || bf16_dot_supported(), "no AVX512_BF16 here");
