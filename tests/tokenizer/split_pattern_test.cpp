@@ -80,6 +80,11 @@ TEST(SplitPattern, FoldsCaseOfAsciiOnly) {
   EXPECT_NO_THROW(pcre2_pattern("(?i:a)ss|((?i:b)ß)", "here"));
 }
 
+// JIT code of PCRE2 10.42 finds "①.é".
+TEST(SplitPattern, AtomicGroupsAreAtomic) {
+  EXPECT_EQ(matches(R"((?>[^1-3a]??\S[\n]*+)\p{L})", "#\u3000①.é"), Strings({".é"}));
+}
+
 TEST(SplitPattern, BadPatternsAreRefused) {
   for (const char* pattern : {"(", ")", "a**", "(?<=a+)b", "[z-a]", "*"}) {
     try {

@@ -66,7 +66,9 @@ SplitRegex::SplitRegex(const std::string& pattern, const std::string& where)
                                   PCRE2_UTF | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                                   &offset, context.get()));
   if (!code_->code) fail(where, ": bad pattern: ", pcre2_message(error));
-  // Where there is no JIT, or it refuses the pattern, PCRE2 interprets.
+  // Where there is no JIT, or it refuses the pattern, PCRE2 interprets. JIT code of PCRE2 10.42 can
+  // backtrack into an atomic group that holds a lazy quantifier, so such groups are interpreted.
+  if (pattern.find("(?>") != std::string::npos) return;
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);
 }
 
