@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Held-out figures and greedy samples of the demo models.
+"""Held-out figures and samples of the demo models.
 
 Bits per byte: the negative log2 likelihood of every held-out token, the end-of-text marks
 included, over the bytes of the held-out text; rows of --length tokens, each read from an empty
@@ -21,9 +21,9 @@ from tokenizers import Tokenizer
 from export import load_ours
 
 PROMPTS = [
-    "# Installing the server\n\nBefore you start the server,",
-    "The CREATE INDEX statement",
-    "<|im_start|>user\nWhat is a foreign key?<|im_end|>\n<|im_start|>assistant\n",
+    "# Opening files\n\nThe function opens the file whose name is the string pointed to by",
+    "# Error handling\n\nIf the connection to the server is lost while a transaction is open,",
+    "<|im_start|>user\nHow do I create a branch in Git?<|im_end|>\n<|im_start|>assistant\n",
 ]
 
 
@@ -64,12 +64,20 @@ def token_bits(model, tokens, length, device, draft=None):
 
 
 @torch.no_grad()
-def greedy(model, tok, prompt, count, stops, device):
+def generate(model, tok, prompt, count, stops, device, temperature=0.0, top_k=40):
+    """Greedy at temperature 0, else top-k sampling from a fixed seed."""
     ids = tok.encode(prompt, add_special_tokens=False).ids
     start = len(ids)
+    gen = torch.Generator().manual_seed(7)
     for _ in range(count):
         x = torch.tensor([ids], device=device)
-        ids.append(int(model.head(model.hidden(x)[:, -1]).argmax()))
+        logits = model.head(model.hidden(x)[:, -1])[0].float().cpu()
+        if temperature:
+            best = logits.topk(top_k)
+            weights = torch.softmax(best.values / temperature, 0)
+            ids.append(int(best.indices[torch.multinomial(weights, 1, generator=gen)]))
+        else:
+            ids.append(int(logits.argmax()))
         if ids[-1] in stops:
             break
     return tok.decode(ids[start:], skip_special_tokens=False)
@@ -113,7 +121,7 @@ def main():
     ap.add_argument("--yardsticks", action="store_true")
     ap.add_argument("--length", type=int, default=2048)
     ap.add_argument("--limit", type=int, default=0, help="held-out tokens to read, 0 for all")
-    ap.add_argument("--sample", type=int, default=100, help="tokens a greedy sample")
+    ap.add_argument("--sample", type=int, default=100, help="tokens a sample, 0 for none")
     ap.add_argument("--out", help="JSON file for all figures and samples")
     args = ap.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -137,12 +145,12 @@ def main():
         entry = token_bits(model, tokens, args.length, device, draft)
         entry["bits_per_byte"] = entry["bits_per_token"] * scale
         print(name, json.dumps(entry), flush=True)
-        entry["samples"] = [
-            {"prompt": p, "text": greedy(model, tok, p, args.sample, stops, device)}
-            for p in PROMPTS
-        ]
-        for sample in entry["samples"]:
-            print("----", sample["prompt"], "\n>>>>", sample["text"], flush=True)
+        entry["samples"] = []
+        for prompt in PROMPTS if args.sample else []:
+            for heat in (0.0, 0.7):
+                text = generate(model, tok, prompt, args.sample, stops, device, heat)
+                entry["samples"].append({"prompt": prompt, "temperature": heat, "text": text})
+                print("----", prompt, "\n>>>> (%.1f)" % heat, text, flush=True)
         result[name] = entry
     if args.out:
         pathlib.Path(args.out).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
