@@ -45,20 +45,20 @@ TEST(Tokenizer, DecodesNormalizedTextUnchanged) {
 }
 
 TEST(Tokenizer, EmptyTextHasNoTokens) {
-  EXPECT_TRUE(qwen3().encode("").empty());
-  EXPECT_EQ(qwen3().decode({}), "");
+  EXPECT_TRUE(demo().encode("").empty());
+  EXPECT_EQ(demo().decode({}), "");
 }
 
 TEST(Tokenizer, StreamEqualsWhole) {
   std::mt19937 random(2);
-  std::uniform_int_distribution<int32_t> any_id(-3, qwen3().vocab_size() + 3);
+  std::uniform_int_distribution<int32_t> any_id(-3, demo().vocab_size() + 3);
   for (int round = 0; round < 2000; ++round) {
     std::vector<int32_t> ids(random() % 20);
     for (int32_t& id : ids) {
       // Single bytes (ids 0 to 255) are rich in halves of characters.
       id = random() % 3 ? static_cast<int32_t>(random() % 256) : any_id(random);
     }
-    StreamDecoder stream(qwen3());
+    StreamDecoder stream(demo());
     std::string text;
     for (const int32_t id : ids) {
       const std::string part = stream.push(id);
@@ -66,7 +66,7 @@ TEST(Tokenizer, StreamEqualsWhole) {
       text += part;
     }
     text += stream.finish();
-    EXPECT_EQ(text, to_valid_utf8(qwen3().decode(ids)));
+    EXPECT_EQ(text, to_valid_utf8(demo().decode(ids)));
     EXPECT_EQ(stream.finish(), "");
   }
 }
@@ -123,7 +123,7 @@ TEST(Utf8, ReplacesMaximalSubparts) {
   }};
   for (const auto& [bytes, text] : cases) {
     EXPECT_EQ(to_valid_utf8(bytes), text);
-    EXPECT_EQ(qwen3().encode(bytes), qwen3().encode(text));
+    EXPECT_EQ(demo().encode(bytes), demo().encode(text));
   }
 }
 
@@ -221,12 +221,12 @@ TEST(Tokenizer, TellsWhatATemplateAdds) {
 
 TEST(Tokenizer, ManyThreadsMayEncodeAtOnce) {
   const std::string corpus = read_xz("corpus.bin").substr(0, 1 << 17);
-  const std::vector<int32_t> want = qwen3().encode(corpus);
+  const std::vector<int32_t> want = demo().encode(corpus);
   std::array<std::vector<int32_t>, 8> got;
   std::vector<std::thread> threads;
   for (auto& ids : got) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 3; ++i) ids = qwen3().encode(corpus);
+      for (int i = 0; i < 3; ++i) ids = demo().encode(corpus);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -50,6 +50,12 @@ const Tokenizer& qwen3() {
   return tokenizer;
 }
 
+const Tokenizer& demo() {
+  static const Tokenizer tokenizer =
+      Tokenizer::load(REPLAYSSM_SOURCE_DIR "/models/demo-gdn/tokenizer.json");
+  return tokenizer;
+}
+
 json small_json() {
   json vocab = json::object();
   for (int byte = 0; byte < 256; ++byte) vocab[byte_char(static_cast<uint8_t>(byte))] = byte;

@@ -18,6 +18,9 @@ std::vector<int32_t> read_ids(const std::string& name);
 // The tokenizer of Qwen3, loaded once.
 const Tokenizer& qwen3();
 
+// The tokenizer of the demo models, loaded once; in a hundredth of the time that Qwen3's takes.
+const Tokenizer& demo();
+
 // A small tokenizer.json: the 256 bytes (ids 0 to 255) and the merges "a b", "ab c", "Ġ a".
 nlohmann::json small_json();
 
