@@ -66,23 +66,31 @@ void kv_append(const Context& context, const KvShape& shape, const KvPool& pool,
                       k.dim == shape.head_dim && v.dim == shape.head_dim,
                   "k ", k.heads, " x ", k.dim, ", v ", v.heads, " x ", v.dim, ", cache ",
                   shape.n_kv_heads, " x ", shape.head_dim);
-  const int64_t element = dtype_bytes(shape.dtype);
   for (int64_t r = 0; r < n_rows; ++r) {
-    const AttentionRow& row = rows[r];
-    REPLAYSSM_CHECK(row.token + row.n_tokens <= k.tokens && row.token + row.n_tokens <= v.tokens,
+    REPLAYSSM_CHECK(rows[r].token + rows[r].n_tokens <= k.tokens &&
+                        rows[r].token + rows[r].n_tokens <= v.tokens,
                     "row ", r, " ends past the tokens");
-    const int64_t work = 2 * int64_t{shape.n_kv_heads} * shape.head_dim;
-    parallel_chunks(context, row.n_tokens, work, [&](int64_t first, int64_t last, int) {
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t position = row.start + i;
-        const int64_t slot = position % kKvPage;
-        for (int64_t h = 0; h < shape.n_kv_heads; ++h) {
-          char* head = head_at(shape, pool, row.pages[position / kKvPage], h);
-          append_head(shape, k.at(row.token + i, h), k.dtype, head + slot * element, kKvPage);
-          head += (shape.head_dim * kKvPage + slot * shape.padded_dim()) * element;
-          append_head(shape, v.at(row.token + i, h), v.dtype, head, 1);
-        }
+  }
+  const int64_t element = dtype_bytes(shape.dtype);
+  const auto append = [&](const AttentionRow& row, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t position = row.start + i;
+      const int64_t slot = position % kKvPage;
+      for (int64_t h = 0; h < shape.n_kv_heads; ++h) {
+        char* head = head_at(shape, pool, row.pages[position / kKvPage], h);
+        append_head(shape, k.at(row.token + i, h), k.dtype, head + slot * element, kKvPage);
+        head += (shape.head_dim * kKvPage + slot * shape.padded_dim()) * element;
+        append_head(shape, v.at(row.token + i, h), v.dtype, head, 1);
       }
+    }
+  };
+  const int64_t work = 2 * int64_t{shape.n_kv_heads} * shape.head_dim;
+  if (n_rows == 1) {
+    parallel_chunks(context, rows[0].n_tokens, work,
+                    [&](int64_t first, int64_t last, int) { append(rows[0], first, last); });
+  } else {
+    parallel_chunks(context, n_rows, work, [&](int64_t first, int64_t last, int) {
+      for (int64_t r = first; r < last; ++r) append(rows[r], 0, rows[r].n_tokens);
     });
   }
 }
