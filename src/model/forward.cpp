@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "core/error.h"
 #include "model/mixers/mixers.h"
@@ -176,77 +177,117 @@ int64_t Forward::bytes() const {
   return static_cast<int64_t>(total);
 }
 
+namespace {
+
+void check_batch(const ForwardBatch& batch, const Model& model, const ForwardLimits& limits,
+                 const PoolSizes& sizes) {
+  const int64_t n_tokens = std::ssize(batch.tokens);
+  REPLAYSSM_CHECK(
+      n_tokens <= limits.max_tokens && std::ssize(batch.logit_tokens) <= limits.max_logits &&
+          std::ssize(batch.rows) <= limits.max_rows,
+      n_tokens, " tokens, ", batch.logit_tokens.size(), " logits, ", batch.rows.size(), " rows");
+  for (const auto& row : batch.rows) check_row(row, model, sizes, n_tokens);
+  for (const int32_t id : batch.tokens) {
+    REPLAYSSM_CHECK(id >= 0 && id < model.spec().vocab, "token ", id, " of ", model.spec().vocab);
+  }
+  for (const int64_t token : batch.logit_tokens) {
+    REPLAYSSM_CHECK(token >= 0 && token < n_tokens, "logits of token ", token, " of ", n_tokens);
+  }
+}
+
+void embed_tokens(const Pass& pass, const int32_t* tokens, ops::Matrix residual) {
+  const ModelSpec& spec = pass.model.spec();
+  const ModelWeights& weights = pass.model.weights();
+  if (spec.tied) {
+    ops::embed(pass.context, weights.head, tokens, residual);
+    return;
+  }
+  const ops::ConstMatrix table{weights.embedding.data(), weights.embedding_dtype, spec.vocab,
+                               spec.hidden, spec.hidden};
+  ops::embed(pass.context, table, tokens, residual);
+}
+
+// Runs mixers in the order of the layers; each that has state takes the next pool of its kind.
+class MixerRunner {
+ public:
+  MixerRunner(const Pass& pass, StatePool& state) : pass_(pass), state_(state) {}
+
+  void run(const MixerSpec& spec, const MixerWeights& weights, ops::ConstMatrix in,
+           ops::Matrix out) {
+    std::visit([&](const auto& mixer) { run_one(mixer, weights, in, out); }, spec);
+  }
+
+ private:
+  void run_one(const Mamba2Spec& spec, const MixerWeights& weights, ops::ConstMatrix in,
+               ops::Matrix out) {
+    const size_t i = n_recurrent_++;
+    run_mamba2(pass_, spec, std::get<Mamba2Weights>(weights.mixer), pass_.model.recurrent()[i],
+               state_.recurrent(i), in, out);
+  }
+  void run_one(const GdnSpec& spec, const MixerWeights& weights, ops::ConstMatrix in,
+               ops::Matrix out) {
+    const size_t i = n_recurrent_++;
+    run_gdn(pass_, spec, std::get<GdnWeights>(weights.mixer), pass_.model.recurrent()[i],
+            state_.recurrent(i), in, out);
+  }
+  void run_one(const AttentionSpec& spec, const MixerWeights& weights, ops::ConstMatrix in,
+               ops::Matrix out) {
+    const size_t i = n_attention_++;
+    run_attention(pass_, spec, std::get<AttentionWeights>(weights.mixer),
+                  pass_.model.attention()[i], state_.kv(i), in, out);
+  }
+  void run_one(const MlpSpec& spec, const MixerWeights& weights, ops::ConstMatrix in,
+               ops::Matrix out) {
+    run_mlp(pass_, spec, std::get<MlpWeights>(weights.mixer), in, out);
+  }
+
+  const Pass& pass_;
+  StatePool& state_;
+  size_t n_recurrent_ = 0;
+  size_t n_attention_ = 0;
+};
+
+}  // namespace
+
 void Forward::run(const ForwardBatch& batch, StatePool& state, float* logits) {
+  check_batch(batch, model_, limits_, state.sizes());
   const ModelSpec& spec = model_.spec();
   const ModelWeights& weights = model_.weights();
-  const auto n_tokens = static_cast<int64_t>(batch.tokens.size());
-  const auto n_logits = static_cast<int64_t>(batch.logit_tokens.size());
-  REPLAYSSM_CHECK(n_tokens <= limits_.max_tokens && n_logits <= limits_.max_logits &&
-                      static_cast<int64_t>(batch.rows.size()) <= limits_.max_rows,
-                  n_tokens, " tokens, ", n_logits, " logits, ", batch.rows.size(), " rows");
-  for (const auto& row : batch.rows) check_row(row, model_, state.sizes(), n_tokens);
-  for (const int32_t id : batch.tokens) {
-    REPLAYSSM_CHECK(id >= 0 && id < spec.vocab, "token ", id, " of ", spec.vocab);
-  }
+  const int64_t n_tokens = std::ssize(batch.tokens), n_logits = std::ssize(batch.logit_tokens);
+  const auto rows_of = [&](Buffer& buffer, DType dtype, int64_t n) {
+    return ops::Matrix{buffer.data(), dtype, n, spec.hidden, spec.hidden};
+  };
 
   auto& b = *buffers_;
   const PassRows rows = b.sort(batch);
-  const DType activation = model_.activation();
-  const ops::Matrix residual{b.residual.data(), DType::kF32, n_tokens, spec.hidden, spec.hidden};
-  const ops::Matrix normed{b.normed.data(), activation, n_tokens, spec.hidden, spec.hidden};
-  const ops::Matrix mixed{b.mixed.data(), DType::kF32, n_tokens, spec.hidden, spec.hidden};
-  const Pass pass{context_,         b.parallel,         rows,           activation, n_tokens,
-                  b.scratch.data(), b.workspace.data(), &b.n_saturated, model_,     observer_};
+  const Pass pass{context_,       b.parallel,       rows,     model_.activation(),
+                  n_tokens,       b.scratch.data(), b.angles, b.workspace.data(),
+                  &b.n_saturated, model_,           observer_};
+  const ops::Matrix residual = rows_of(b.residual, DType::kF32, n_tokens);
+  const ops::Matrix normed = rows_of(b.normed, pass.activation, n_tokens);
+  const ops::Matrix mixed = rows_of(b.mixed, DType::kF32, n_tokens);
 
-  if (spec.tied) {
-    ops::embed(context_, weights.head, batch.tokens.data(), residual);
-  } else {
-    const ops::ConstMatrix table{weights.embedding.data(), weights.embedding_dtype, spec.vocab,
-                                 spec.hidden, spec.hidden};
-    ops::embed(context_, table, batch.tokens.data(), residual);
-  }
+  embed_tokens(pass, batch.tokens.data(), residual);
   for (size_t i = 0; i < b.angles.size(); ++i) {
     model_.ropes()[i].angles(context_, b.positions.data(), n_tokens, b.angles[i].as<float>());
   }
-
-  size_t n_recurrent = 0, n_attention = 0;
+  MixerRunner runner(pass, state);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     for (size_t j = 0; j < spec.layers[i].mixers.size(); ++j) {
-      const MixerSpec& mixer = spec.layers[i].mixers[j];
       const MixerWeights& w = weights.mixers[i][j];
       ops::rms_norm(context_, residual, {w.norm.as<float>(), spec.zero_centred_norms},
                     spec.norm_eps, normed);
-      if (const auto* mamba = std::get_if<Mamba2Spec>(&mixer)) {
-        run_mamba2(pass, *mamba, std::get<Mamba2Weights>(w.mixer), model_.recurrent()[n_recurrent],
-                   state.recurrent(n_recurrent), normed, mixed);
-        ++n_recurrent;
-      } else if (const auto* gdn = std::get_if<GdnSpec>(&mixer)) {
-        run_gdn(pass, *gdn, std::get<GdnWeights>(w.mixer), model_.recurrent()[n_recurrent],
-                state.recurrent(n_recurrent), normed, mixed);
-        ++n_recurrent;
-      } else if (const auto* attention = std::get_if<AttentionSpec>(&mixer)) {
-        const AttentionLayer& layer = model_.attention()[n_attention];
-        const bool turns = layer.rope >= 0;
-        run_attention(pass, *attention, std::get<AttentionWeights>(w.mixer), layer,
-                      turns ? &model_.ropes()[layer.rope] : nullptr,
-                      turns ? b.angles[layer.rope].as<float>() : nullptr, state.kv(n_attention),
-                      spec.norm_eps, spec.zero_centred_norms, normed, mixed);
-        ++n_attention;
-      } else {
-        run_mlp(pass, std::get<MlpSpec>(mixer), std::get<MlpWeights>(w.mixer), normed, mixed);
-      }
+      runner.run(spec.layers[i].mixers[j], w, normed, mixed);
       ops::residual_add(context_, residual, mixed);
     }
   }
 
   if (n_logits == 0) return;
-  const ops::Matrix last{b.last.data(), DType::kF32, n_logits, spec.hidden, spec.hidden};
-  const ops::Matrix last_normed{b.last_normed.data(), activation, n_logits, spec.hidden,
-                                spec.hidden};
+  const ops::Matrix last = rows_of(b.last, DType::kF32, n_logits);
+  const ops::Matrix last_normed = rows_of(b.last_normed, pass.activation, n_logits);
   for (int64_t i = 0; i < n_logits; ++i) {
-    const int64_t token = batch.logit_tokens[static_cast<size_t>(i)];
-    REPLAYSSM_CHECK(token >= 0 && token < n_tokens, "logits of token ", token, " of ", n_tokens);
-    std::memcpy(last.at(i), residual.at(token), static_cast<size_t>(spec.hidden) * sizeof(float));
+    std::memcpy(last.at(i), residual.at(batch.logit_tokens[static_cast<size_t>(i)]),
+                static_cast<size_t>(spec.hidden) * sizeof(float));
   }
   ops::rms_norm(context_, last, {weights.final_norm.as<float>(), spec.zero_centred_norms},
                 spec.norm_eps, last_normed);

@@ -44,8 +44,10 @@ struct AttentionSpec {
   int32_t head_dim = 0;
   int32_t rotary_dims = 0;  // 0: no position encoding
   double rope_theta = 10000.0;
-  bool qk_norm = false;      // RMS norm of each q and k head, before RoPE
-  bool output_gate = false;  // q_proj gives [q | gate] a head; out times sigmoid(gate)
+  bool qk_norm = false;  // RMS norm of each q and k head, before RoPE
+  float qk_norm_eps = 1e-6f;
+  bool qk_norm_zero_centred = false;  // multiplies by 1 + w
+  bool output_gate = false;           // q_proj gives [q | gate] a head; out times sigmoid(gate)
 
   int64_t q_size() const { return int64_t{n_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{n_kv_heads} * head_dim; }

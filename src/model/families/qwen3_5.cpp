@@ -55,7 +55,7 @@ void read_rope(const ConfigObject& text, AttentionSpec& attention) {
   }
 }
 
-AttentionSpec read_attention(const ConfigObject& text) {
+AttentionSpec read_attention(const ConfigObject& text, float eps) {
   if (text.boolean_or("attention_bias", false)) text.refuse("attention_bias", "must be false");
   if (!text.boolean_or("attn_output_gate", true)) text.refuse("attn_output_gate", "must be true");
   AttentionSpec attention;
@@ -66,6 +66,8 @@ AttentionSpec read_attention(const ConfigObject& text) {
     text.refuse("num_key_value_heads", "must divide num_attention_heads");
   }
   attention.qk_norm = true;
+  attention.qk_norm_eps = eps;
+  attention.qk_norm_zero_centred = true;
   attention.output_gate = true;
   read_rope(text, attention);
   return attention;
@@ -138,7 +140,7 @@ ModelDescription describe_qwen3_5(const ConfigObject& config) {
   out.names.skipped_prefixes = {"mtp."};
   if (nested) out.names.skipped_prefixes.push_back("model.visual.");
 
-  const AttentionSpec attention = read_attention(text);
+  const AttentionSpec attention = read_attention(text, spec.norm_eps);
   const GdnSpec gdn = read_gdn(text, spec.norm_eps);
   const MlpSpec mlp{MlpKind::kGatedSilu, read_size(text, "intermediate_size", kMaxFf)};
   for (const bool full : full_attention_layers(text)) {

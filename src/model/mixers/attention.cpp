@@ -36,8 +36,7 @@ size_t scratch_bytes(const AttentionSpec& spec, DType activation, int64_t n_toke
 }
 
 void run_attention(const Pass& pass, const AttentionSpec& spec, const AttentionWeights& weights,
-                   const AttentionLayer& layer, const ops::Rope* rope, const float* angles,
-                   const ops::KvPool& pool, float norm_eps, bool zero_centred, ops::ConstMatrix in,
+                   const AttentionLayer& layer, const ops::KvPool& pool, ops::ConstMatrix in,
                    ops::Matrix out) {
   Arena arena(pass.scratch);
   const Scratch s(arena, spec, pass.activation, pass.n_tokens);
@@ -49,12 +48,15 @@ void run_attention(const Pass& pass, const AttentionSpec& spec, const AttentionW
 
   weights.in_qkv.run(pass.context, in, s.qkv);
   if (spec.qk_norm) {
-    ops::head_norm(pass.context, q, {weights.q_norm.as<float>(), zero_centred}, norm_eps);
-    ops::head_norm(pass.context, k, {weights.k_norm.as<float>(), zero_centred}, norm_eps);
+    const bool centred = spec.qk_norm_zero_centred;
+    ops::head_norm(pass.context, q, {weights.q_norm.as<float>(), centred}, spec.qk_norm_eps);
+    ops::head_norm(pass.context, k, {weights.k_norm.as<float>(), centred}, spec.qk_norm_eps);
   }
-  if (rope != nullptr) {
-    rope->apply(pass.context, angles, q);
-    rope->apply(pass.context, angles, k);
+  if (layer.rope >= 0) {
+    const auto i = static_cast<size_t>(layer.rope);
+    const ops::Rope& rope = pass.model.ropes()[i];
+    rope.apply(pass.context, pass.angles[i].as<float>(), q);
+    rope.apply(pass.context, pass.angles[i].as<float>(), k);
   }
   const auto n_rows = static_cast<int64_t>(pass.rows.attention.size());
   ops::kv_append(pass.context, layer.kv, pool, pass.rows.attention.data(), n_rows, k, v);

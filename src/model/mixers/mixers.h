@@ -50,8 +50,9 @@ struct Pass {
   const PassRows& rows;
   DType activation;
   int64_t n_tokens;
-  void* scratch;              // for Arena
-  void* recurrent_workspace;  // Plan::workspace_bytes
+  void* scratch;                   // for Arena
+  std::span<const Buffer> angles;  // RoPE tables, as Model::ropes() counts
+  void* recurrent_workspace;       // Plan::workspace_bytes
   int64_t* n_saturated;
   const Model& model;
   const RecurrenceObserver& observer;
@@ -64,10 +65,8 @@ void run_mamba2(const Pass& pass, const Mamba2Spec& spec, const Mamba2Weights& w
 void run_gdn(const Pass& pass, const GdnSpec& spec, const GdnWeights& weights,
              const RecurrentLayer& layer, RecurrentPool& pool, ops::ConstMatrix in,
              ops::Matrix out);
-// angles: the pass's RoPE table of this layer, or null.
 void run_attention(const Pass& pass, const AttentionSpec& spec, const AttentionWeights& weights,
-                   const AttentionLayer& layer, const ops::Rope* rope, const float* angles,
-                   const ops::KvPool& pool, float norm_eps, bool zero_centred, ops::ConstMatrix in,
+                   const AttentionLayer& layer, const ops::KvPool& pool, ops::ConstMatrix in,
                    ops::Matrix out);
 void run_mlp(const Pass& pass, const MlpSpec& spec, const MlpWeights& weights, ops::ConstMatrix in,
              ops::Matrix out);
