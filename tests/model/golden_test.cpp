@@ -142,6 +142,33 @@ TEST_P(GoldenLogits, SixteenBitModesAgree) {
   }
 }
 
+// The trained models that ship with the project. They are stored in bf16; their reference logits
+// are transformers' in fp32, so activations are forced to fp32 here.
+TEST(DemoLogits, MatchTransformers) {
+  const std::string root = REPLAYSSM_SOURCE_DIR;
+  for (const char* name : {"demo-gdn", "demo-mamba2", "demo-draft"}) {
+    const TensorFiles files =
+        TensorFiles::open_file(concat(root, "/tests/data/demo_logits/", name, ".safetensors"));
+    std::vector<int32_t> ids;
+    for (const int64_t id : read_int64(files.at("ids"))) ids.push_back(static_cast<int32_t>(id));
+    const auto want = read_fp32(files.at("logits"));
+    ModelOptions options;
+    options.activation = options.checkpoint = options.ring = DType::kF32;
+    Engine engine(concat(root, "/models/", name), options);
+    const auto prefill = engine.logits(ids, 1000, 1);
+    const double error = relative_error(prefill, want);
+    EXPECT_LE(error, 2e-4) << name;
+    EXPECT_EQ(engine.logits(ids, 0, 1), prefill) << name;
+    EXPECT_EQ(engine.logits(ids, 17, 5), prefill) << name;
+
+    ModelOptions stored;  // as a user runs it: bf16 activations, 16-bit ring and checkpoint
+    Engine small(concat(root, "/models/", name), stored);
+    const double rounded = relative_error(small.logits(ids, 1000, 1), want);
+    EXPECT_LE(rounded, 0.1) << name;
+    std::printf("%s: fp32 %.2e, as stored %.2e\n", name, error, rounded);
+  }
+}
+
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   constexpr const char* kIsas[] = {"portable", "avx2", "avx512"};
   return concat(info.param.fixture, "_B", info.param.interval, "_",
