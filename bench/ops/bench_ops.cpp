@@ -67,14 +67,18 @@ class ReadBandwidth {
   explicit ReadBandwidth(ThreadPool& pool) : pool_(pool), data_(kRotate) {
     fill(data_, DType::kF32, 1.0f);
   }
-  // Seconds for one pass over data().
-  double pass() {
-    const double start = now();
+  // GB/s of the next `bytes`, rotating: as much as the op beside it reads, so that a slice of the
+  // scheduler hurts both alike.
+  double pass(int64_t bytes) {
+    const int64_t words = bytes / 8;
+    if (next_ + words > static_cast<int64_t>(data_.bytes()) / 8) next_ = 0;
+    const uint64_t* from = data_.as<uint64_t>() + next_;
+    next_ += words;
     const int64_t pieces = 8 * pool_.size();
-    const int64_t words = static_cast<int64_t>(data_.bytes()) / 8;
     std::vector<uint64_t> sums(static_cast<size_t>(pieces));
+    const double start = now();
     pool_.parallel_for(pieces, [&](int64_t index, int) {
-      const uint64_t* p = data_.as<uint64_t>() + words / pieces * index;
+      const uint64_t* p = from + words / pieces * index;
       uint64_t sum[8] = {};
       for (int64_t i = 0; i + 8 <= words / pieces; i += 8) {
         __builtin_prefetch(p + i + 512);
@@ -82,14 +86,15 @@ class ReadBandwidth {
       }
       for (const uint64_t s : sum) sums[static_cast<size_t>(index)] += s;
     });
+    const double seconds = now() - start;
     for (const uint64_t s : sums) sink_ = sink_ + s;
-    return now() - start;
+    return static_cast<double>(bytes) / seconds / 1e9;
   }
-  double bytes() const { return static_cast<double>(data_.bytes()); }
 
  private:
   ThreadPool& pool_;
   Buffer data_;
+  int64_t next_ = 0;
   volatile uint64_t sink_ = 0;
 };
 
@@ -145,13 +150,14 @@ class Suite {
   }
 
  private:
-  double read_gbs(double seconds) {
-    double best = 1e30;
+  double read_gbs(double seconds, int64_t bytes) {
+    bytes = std::clamp(bytes, int64_t{1} << 20, kRotate);
+    double best = 0.0;
     const double start = now();
     do {
-      best = std::min(best, bandwidth_.pass());
+      best = std::max(best, bandwidth_.pass(bytes));
     } while (now() - start < seconds);
-    return bandwidth_.bytes() / best / 1e9;
+    return best;
   }
 
   void linear() {
@@ -212,7 +218,7 @@ class Suite {
       settle();
       best = std::min(best, best_round(options_.seconds / 4, n, ours));
       if (rows == 1) {
-        read = std::max(read, read_gbs(options_.seconds / 4));
+        read = std::max(read, read_gbs(options_.seconds / 4, bytes));
       } else if (!theirs.empty()) {
         settle();
         other =
@@ -288,19 +294,18 @@ class Suite {
                        ConstHeads{q.data(), DType::kF32, tokens, c.n_heads, c.dim, cols, c.dim},
                        Heads{out.data(), DType::kF32, tokens, c.n_heads, c.dim, cols, c.dim});
       };
+      const int64_t bytes = c.batch * c.length * c.n_kv_heads * c.dim * 2 * dtype_bytes(c.cache);
       double best = 1e30;
       double read = 0.0;
       for (int turn = 0; turn < 4; ++turn) {
         best = std::min(best, best_round(options_.seconds / 4, copies, call));
-        read = std::max(read, read_gbs(options_.seconds / 4));
+        read = std::max(read, read_gbs(options_.seconds / 4, bytes));
       }
-      const double bytes =
-          static_cast<double>(c.batch * c.length * c.n_kv_heads * c.dim * 2 * dtype_bytes(c.cache));
       const double pairs =
           static_cast<double>(c.batch * c.window) *
           (static_cast<double>(c.length) - 0.5 * static_cast<double>(c.window - 1));
       const double gfs = 4.0 * pairs * static_cast<double>(cols) / best / 1e9;
-      const double gbs = bytes / best / 1e9;
+      const double gbs = static_cast<double>(bytes) / best / 1e9;
       std::printf("%2ld/%ld x %-3ld %-11s %5ld %6ld %4ld %9.1f %8.1f %7.1f %6.0f%% %8.1f\n",
                   c.n_heads, c.n_kv_heads, c.dim, dtype_name(c.cache), c.batch, c.length, c.window,
                   best * 1e6, gbs, read, 100.0 * gbs / read, gfs);

@@ -36,9 +36,8 @@ inline s::V lane_numbers() {
 
 template <class T>
 struct Tile {
-  const T* k[kTilePages];        // [head_dim][16]; an unused page repeats the first
-  const T* v[kTilePages];        // [16][padded_dim]
-  const char* next[kTilePages];  // this head in the next tile's pages, or null
+  const T* k[kTilePages];  // [head_dim][16]; an unused page repeats the first
+  const T* v[kTilePages];  // [16][padded_dim]
   int64_t n_pages;
 };
 
@@ -53,8 +52,6 @@ Tile<T> tile_at(const AttentionBlock& b, int64_t tile, int64_t n_positions) {
     const int64_t page = first + (i < t.n_pages ? i : 0);
     t.k[i] = reinterpret_cast<const T*>(b.heads + b.pages[page] * b.page_stride_bytes);
     t.v[i] = t.k[i] + b.head_dim * kPagePositions;
-    const int64_t ahead = first + kTilePages + i;
-    t.next[i] = ahead <= last_page ? b.heads + b.pages[ahead] * b.page_stride_bytes : nullptr;
   }
   return t;
 }
@@ -258,16 +255,6 @@ void rows_of_tile(const AttentionBlock& b, const Tile<T>& tile, int64_t tile_ind
   }
 }
 
-template <class T>
-void fetch_next(const AttentionBlock& b, const Tile<T>& tile) {
-  const int64_t bytes =
-      kPagePositions * (b.head_dim + b.padded_dim) * static_cast<int64_t>(sizeof(T));
-  for (int64_t i = 0; i < kTilePages; ++i) {
-    if (tile.next[i] == nullptr) return;
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(tile.next[i] + line, 0, 2);
-  }
-}
-
 template <class T, int kRows>
 void dispatch_rows(int64_t rows, const AttentionBlock& b, const Tile<T>& tile, int64_t tile_index,
                    int64_t row, const Work& work) {
@@ -290,7 +277,6 @@ void attend_segment(const AttentionBlock& b, int64_t segment, const Work& work) 
     const int64_t index = segment * kSegmentTiles + i;
     if (index * kTile >= n_positions) return;
     const Tile<T> tile = tile_at<T>(b, index, n_positions);
-    fetch_next(b, tile);
     int64_t row = first_row(b, index * kTile);
     const int64_t n_groups = (rows - row + kMaxRows - 1) / kMaxRows;
     for (int64_t left = n_groups; left > 0; --left) {
