@@ -1,0 +1,141 @@
+// plan_cuda: finds a problem's kernel in the instance table.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "replay/convert.h"
+#include "replay/cuda/step_instances.h"
+
+namespace replayssm {
+namespace {
+
+using cuda::StepInstance;
+
+// As in step_kernel.cuh: 16-byte chunk i of row r stands at i ^ swizzle(r).
+int swizzle(int64_t row) { return static_cast<int>(((row & 1) << 2) | ((row >> 1) & 3)); }
+
+class StepPlan final : public CudaPlan {
+ public:
+  StepPlan(const Problem& problem, cuda::LaunchStep launch) : CudaPlan(problem), launch_(launch) {}
+
+  int64_t checkpoint_elements() const override {
+    return int64_t{problem_.n_heads} * problem_.value_dim * problem_.key_dim;
+  }
+  int64_t scale_elements() const override {
+    return problem_.checkpoint == DType::kI8 ? int64_t{problem_.n_heads} * problem_.value_dim : 0;
+  }
+
+  void step(const StepArgs& args, cudaStream_t stream) const override {
+    if (args.n_rows > 0) launch_(args, problem_, stream);
+  }
+
+  void export_checkpoint(const void* slot, const float* scale, float* canonical) const override {
+    for_each([&](int64_t row, int64_t at, int64_t element) {
+      float value = 0;
+      switch (problem_.checkpoint) {
+        case DType::kF32:
+          value = static_cast<const float*>(slot)[element];
+          break;
+        case DType::kF16:
+          value = half_to_float(static_cast<const uint16_t*>(slot)[element]);
+          break;
+        case DType::kBF16:
+          break;
+        case DType::kI8:
+          value = static_cast<float>(static_cast<const uint8_t*>(slot)[element] - 128) * scale[row];
+          break;
+      }
+      canonical[at] = value;
+    });
+  }
+
+  void import_checkpoint(const float* canonical, void* slot, float* scale) const override {
+    if (problem_.checkpoint == DType::kI8) {
+      for (int64_t row = 0; row < scale_elements(); ++row) {
+        float largest = 0;
+        for (int64_t k = 0; k < problem_.key_dim; ++k) {
+          largest = std::fmax(largest, std::fabs(canonical[row * problem_.key_dim + k]));
+        }
+        scale[row] = largest / 127.0f;
+      }
+    }
+    for_each([&](int64_t row, int64_t at, int64_t element) {
+      const float value = canonical[at];
+      switch (problem_.checkpoint) {
+        case DType::kF32:
+          static_cast<float*>(slot)[element] = value;
+          break;
+        case DType::kF16:
+          static_cast<uint16_t*>(slot)[element] = float_to_half(value);
+          break;
+        case DType::kBF16:
+          break;
+        case DType::kI8: {
+          const float q = scale[row] > 0 ? std::nearbyint(value / scale[row]) : 0.0f;
+          static_cast<uint8_t*>(slot)[element] = static_cast<uint8_t>(static_cast<int>(q) + 128);
+          break;
+        }
+      }
+    });
+  }
+
+ private:
+  // body(row, canonical index, stored index) for every element of a slot.
+  template <typename Body>
+  void for_each(const Body& body) const {
+    const int64_t chunk = 16 / dtype_bytes(problem_.checkpoint);
+    const int64_t keys = problem_.key_dim;
+    for (int64_t row = 0; row < int64_t{problem_.n_heads} * problem_.value_dim; ++row) {
+      for (int64_t k = 0; k < keys; ++k) {
+        const int64_t stored = ((k / chunk) ^ swizzle(row)) * chunk + k % chunk;
+        body(row, row * keys + k, row * keys + stored);
+      }
+    }
+  }
+
+  cuda::LaunchStep launch_;
+};
+
+}  // namespace
+
+PlanResult<CudaPlan> plan_cuda(const Problem& p) {
+  const DType ring = p.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
+  if (p.grid.interval != 16) return {nullptr, "the CUDA kernels have a grid interval of 16"};
+  if (p.activation != DType::kBF16) return {nullptr, "the CUDA kernels take bf16 activations"};
+  if (p.ring != ring) {
+    return {nullptr,
+            std::string("the CUDA ring of ") + family_name(p.family) + " is " + dtype_name(ring)};
+  }
+  if (p.grid.ring_rows < Grid::rows_for(p.grid.interval, p.max_window)) {
+    return {nullptr, "ring_rows is below B + 2 max_window - 1"};
+  }
+  if (p.n_heads % p.n_key_heads != 0 || (p.n_heads / p.n_key_heads) % 2 != 0) {
+    return {nullptr, "the CUDA kernels take an even number of heads for each key head"};
+  }
+  std::string have;
+  const StepInstance* best = nullptr;
+  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances}) {
+    int count = 0;
+    const StepInstance* instances = table(&count);
+    for (int i = 0; i < count; ++i) {
+      const StepInstance& x = instances[i];
+      if (x.family != p.family) continue;
+      have += std::string(" ") + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
+              " " + dtype_name(x.checkpoint) + " T" + std::to_string(x.max_tokens);
+      if (x.checkpoint != p.checkpoint || x.value_dim != p.value_dim || x.key_dim != p.key_dim ||
+          x.max_tokens < p.max_window) {
+        continue;
+      }
+      if (best == nullptr || x.max_tokens < best->max_tokens) best = &x;
+    }
+  }
+  if (best == nullptr) {
+    return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
+                         std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
+                         dtype_name(p.checkpoint) + " T" + std::to_string(p.max_window) + "; have" +
+                         (have.empty() ? " none" : have)};
+  }
+  return {std::make_shared<StepPlan>(p, best->launch), ""};
+}
+
+}  // namespace replayssm

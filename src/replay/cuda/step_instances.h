@@ -1,0 +1,23 @@
+// Every shape that has a kernel, in one table. `blocks` > 0: that many heads share a block; < 0: a
+// head's rows are split over that many blocks.
+#pragma once
+
+#include "replay/cuda/kernels_cuda.h"
+
+namespace replayssm::cuda {
+
+using LaunchStep = void (*)(const StepArgs& args, const Problem& problem, cudaStream_t stream);
+
+struct StepInstance {
+  Family family;
+  DType checkpoint;
+  int value_dim, key_dim;
+  int max_tokens;
+  LaunchStep launch;
+};
+
+// The tables of the instance files, each compiled on its own.
+const StepInstance* gdn_instances(int* count);
+const StepInstance* mamba2_instances(int* count);
+
+}  // namespace replayssm::cuda
