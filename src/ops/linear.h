@@ -5,8 +5,8 @@
 //
 // Every output is one sequential fp32 sum over i = 0, 1, ..., an fma a term (portable: multiply,
 // then add); bf16 operands widen exactly. With Context::bf16_dot and bf16 on both sides the sum
-// takes i in pairs by the native pair product instead. The bias is added to the sum, then y is
-// rounded once. Rows and threads never change the order.
+// takes i in pairs by the native pair product instead, which flushes subnormals. The bias is added
+// to the sum, then y is rounded once. Rows and threads never change the order.
 #pragma once
 
 #include <cstdint>
