@@ -19,6 +19,10 @@ __attribute__((noinline)) void* operator new(size_t size) {
   if (void* p = std::malloc(size != 0 ? size : 1)) return p;
   throw std::bad_alloc();
 }
+__attribute__((noinline)) void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  ++n_allocations;
+  return std::malloc(size != 0 ? size : 1);
+}
 __attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
 __attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
 
