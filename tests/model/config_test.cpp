@@ -182,6 +182,64 @@ TEST(NemotronHConfig, Refusals) {
   expect_refused(name, "\"use_bias\"", "\"sliding_window\": 16, \"use_bias\"", {"sliding_window"});
 }
 
+// Elements of all tensors of a model, from its spec alone.
+int64_t n_parameters(const ModelSpec& spec) {
+  struct Counter {
+    int64_t hidden;
+    int64_t operator()(const Mamba2Spec& m) const {
+      return hidden * (m.inner() + m.conv_channels() + m.n_heads) +
+             m.conv_channels() * (m.conv_width + (m.conv_bias ? 1 : 0)) + 3 * m.n_heads +
+             m.inner() + m.inner() * hidden;
+    }
+    int64_t operator()(const GdnSpec& g) const {
+      return hidden * (g.conv_channels() + g.value_size() + 2 * g.n_value_heads) +
+             g.conv_channels() * g.conv_width + 2 * g.n_value_heads + g.value_dim +
+             g.value_size() * hidden;
+    }
+    int64_t operator()(const AttentionSpec& a) const {
+      return hidden * (a.q_size() * (a.output_gate ? 2 : 1) + 2 * a.kv_size()) +
+             (a.qk_norm ? 2 * a.head_dim : 0) + a.q_size() * hidden;
+    }
+    int64_t operator()(const MlpSpec& m) const {
+      return (m.kind == MlpKind::kGatedSilu ? 3 : 2) * hidden * m.ff;
+    }
+  };
+  int64_t total = spec.vocab * spec.hidden * (spec.tied ? 1 : 2) + spec.hidden;
+  for (const auto& layer : spec.layers) {
+    for (const auto& mixer : layer.mixers) {
+      total += spec.hidden + std::visit(Counter{spec.hidden}, mixer);
+    }
+  }
+  return total;
+}
+
+// The geometry of published models: their configs are accepted and give the published sizes.
+TEST(Config, PublishedModels) {
+  const ModelSpec nano = describe(R"({"model_type": "nemotron_h", "vocab_size": 131072,
+    "hidden_size": 3136, "intermediate_size": 12544, "num_hidden_layers": 42,
+    "hybrid_override_pattern": "M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-",
+    "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "n_groups": 8,
+    "mamba_num_heads": 96, "mamba_head_dim": 80, "ssm_state_size": 128, "conv_kernel": 4,
+    "layer_norm_epsilon": 1e-05, "max_position_embeddings": 262144, "expand": 2,
+    "sliding_window": null, "time_step_limit": [0.0, Infinity], "eos_token_id": 2})")
+                             .spec;
+  EXPECT_NEAR(static_cast<double>(n_parameters(nano)), 3.97e9, 0.005e9);
+  const ModelSpec qwen = describe(R"({"model_type": "qwen3_5", "tie_word_embeddings": false,
+    "vision_config": {}, "text_config": {"model_type": "qwen3_5_text", "vocab_size": 248320,
+    "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64,
+    "full_attention_interval": 4, "num_attention_heads": 24, "num_key_value_heads": 4,
+    "head_dim": 256, "attn_output_gate": true, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4, "rms_norm_eps": 1e-06, "max_position_embeddings": 262144,
+    "output_gate_type": "swish", "mtp_num_hidden_layers": 1, "mamba_ssm_dtype": "float32",
+    "rope_parameters": {"mrope_interleaved": true, "mrope_section": [11, 11, 10],
+    "rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
+    "eos_token_id": 248044}})")
+                             .spec;
+  EXPECT_NEAR(static_cast<double>(n_parameters(qwen)), 26.90e9, 0.005e9);
+  EXPECT_EQ(std::get<AttentionSpec>(qwen.layers[3].mixers[0]).rotary_dims, 64);
+}
+
 TEST(Config, EosIdsComeFromGenerationConfigFirst) {
   const std::string text = config_of("nemotron_h_pattern");
   EXPECT_EQ(describe(text).spec.eos_ids, std::vector<int32_t>{2});
