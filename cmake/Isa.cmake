@@ -5,11 +5,12 @@ set(REPLAYSSM_ISA_LEVEL -O3)
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # at -O3 one such file takes minutes
   set(REPLAYSSM_ISA_LEVEL -O1)
 endif()
-set(REPLAYSSM_PORTABLE_FLAGS ${REPLAYSSM_ISA_LEVEL})
+# Wide vectors never cross a call, so their calling convention does not matter.
+set(REPLAYSSM_PORTABLE_FLAGS ${REPLAYSSM_ISA_LEVEL} -Wno-psabi)
 set(REPLAYSSM_AVX2_FLAGS ${REPLAYSSM_ISA_LEVEL} -march=x86-64-v3 -mprefer-vector-width=256)
 # g++ 12 warns of its own headers' _mm512_undefined_ps().
-set(REPLAYSSM_AVX512_FLAGS ${REPLAYSSM_ISA_LEVEL} -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized
-  -Wno-maybe-uninitialized)
+set(REPLAYSSM_AVX512_FLAGS ${REPLAYSSM_ISA_LEVEL} -march=x86-64-v4 -mprefer-vector-width=512
+  -Wno-uninitialized -Wno-maybe-uninitialized)
 
 function(replayssm_isa_sources target base)
   foreach(isa portable avx2 avx512)

@@ -229,114 +229,91 @@ REPLAYSSM_INLINE void halves(V x, float out[8]) { _mm256_storeu_ps(out, _mm256_a
 
 #else
 
+// g++ lowers this to what the baseline set has.
+typedef float Float16 __attribute__((vector_size(64)));
+typedef int32_t Int16 __attribute__((vector_size(64)));
+
 struct V {
-  float x[16];
+  Float16 v;
 };
 
-#define REPLAYSSM_LANES for (int i = 0; i < 16; ++i)
 REPLAYSSM_INLINE V zero() { return V{}; }
-REPLAYSSM_INLINE V set1(float s) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = s;
-  return r;
-}
+REPLAYSSM_INLINE V set1(float s) { return {s - Float16{}}; }
 REPLAYSSM_INLINE V load(const float* p) {
   V r;
-  REPLAYSSM_LANES r.x[i] = p[i];
+  std::memcpy(&r.v, p, sizeof(r.v));
   return r;
 }
-REPLAYSSM_INLINE void store(float* p, V a) { REPLAYSSM_LANES p[i] = a.x[i]; }
+REPLAYSSM_INLINE void store(float* p, V a) { std::memcpy(p, &a.v, sizeof(a.v)); }
 // Lanes [0, n) from memory, the rest zero; memory past n is not touched. 0 <= n <= 16.
 REPLAYSSM_INLINE V load_n(const float* p, int n) {
-  V r{};
-  for (int i = 0; i < n; ++i) r.x[i] = p[i];
-  return r;
+  float t[16] = {};
+  for (int i = 0; i < n; ++i) t[i] = p[i];
+  return load(t);
 }
 REPLAYSSM_INLINE void store_n(float* p, V a, int n) {
-  for (int i = 0; i < n; ++i) p[i] = a.x[i];
+  float t[16];
+  store(t, a);
+  for (int i = 0; i < n; ++i) p[i] = t[i];
 }
 REPLAYSSM_INLINE V load_bf16_n(const uint16_t* p, int n) {
-  V r{};
-  for (int i = 0; i < n; ++i) r.x[i] = bf16_to_float(p[i]);
-  return r;
+  float t[16] = {};
+  for (int i = 0; i < n; ++i) t[i] = bf16_to_float(p[i]);
+  return load(t);
 }
 REPLAYSSM_INLINE V load_bf16(const uint16_t* p) { return load_bf16_n(p, 16); }
 REPLAYSSM_INLINE V load_half_n(const uint16_t* p, int n) {
-  V r{};
-  for (int i = 0; i < n; ++i) r.x[i] = half_to_float(p[i]);
-  return r;
+  float t[16] = {};
+  for (int i = 0; i < n; ++i) t[i] = half_to_float(p[i]);
+  return load(t);
 }
 REPLAYSSM_INLINE V load_half(const uint16_t* p) { return load_half_n(p, 16); }
 REPLAYSSM_INLINE V load_i8(const int8_t* p) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = static_cast<float>(p[i]);
-  return r;
+  float t[16];
+  for (int i = 0; i < 16; ++i) t[i] = static_cast<float>(p[i]);
+  return load(t);
 }
-#define REPLAYSSM_BINARY(name, expression) \
-  REPLAYSSM_INLINE V name(V a, V b) {      \
-    V r;                                   \
-    REPLAYSSM_LANES r.x[i] = expression;   \
-    return r;                              \
-  }
-REPLAYSSM_BINARY(add, a.x[i] + b.x[i])
-REPLAYSSM_BINARY(sub, a.x[i] - b.x[i])
-REPLAYSSM_BINARY(mul, a.x[i] * b.x[i])
-REPLAYSSM_BINARY(div, a.x[i] / b.x[i])
+REPLAYSSM_INLINE V add(V a, V b) { return {a.v + b.v}; }
+REPLAYSSM_INLINE V sub(V a, V b) { return {a.v - b.v}; }
+REPLAYSSM_INLINE V mul(V a, V b) { return {a.v * b.v}; }
+REPLAYSSM_INLINE V div(V a, V b) { return {a.v / b.v}; }
+REPLAYSSM_INLINE V fma(V a, V b, V c) { return {a.v * b.v + c.v}; }
 // The second operand when the comparison is false or unordered: min(NaN, b) = b.
-REPLAYSSM_BINARY(min, a.x[i] < b.x[i] ? a.x[i] : b.x[i])
-REPLAYSSM_BINARY(max, a.x[i] > b.x[i] ? a.x[i] : b.x[i])
-#undef REPLAYSSM_BINARY
-REPLAYSSM_INLINE V fma(V a, V b, V c) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = a.x[i] * b.x[i] + c.x[i];
-  return r;
-}
-REPLAYSSM_INLINE V abs(V a) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = __builtin_fabsf(a.x[i]);
-  return r;
-}
+REPLAYSSM_INLINE V min(V a, V b) { return {a.v < b.v ? a.v : b.v}; }
+REPLAYSSM_INLINE V max(V a, V b) { return {a.v > b.v ? a.v : b.v}; }
+REPLAYSSM_INLINE V abs(V a) { return {(Float16)((Int16)a.v & 0x7fffffff)}; }
 // a where x < y, else b (unordered: b).
-REPLAYSSM_INLINE V select_less(V x, V y, V a, V b) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = x.x[i] < y.x[i] ? a.x[i] : b.x[i];
-  return r;
-}
+REPLAYSSM_INLINE V select_less(V x, V y, V a, V b) { return {x.v < y.v ? a.v : b.v}; }
 // a where x is NaN, else b.
-REPLAYSSM_INLINE V select_nan(V x, V a, V b) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = x.x[i] != x.x[i] ? a.x[i] : b.x[i];
-  return r;
-}
+REPLAYSSM_INLINE V select_nan(V x, V a, V b) { return {x.v != x.v ? a.v : b.v}; }
 REPLAYSSM_INLINE int count_less(V x, V y) {
+  const Int16 less = x.v < y.v;
   int n = 0;
-  REPLAYSSM_LANES n += x.x[i] < y.x[i] ? 1 : 0;
+  for (int i = 0; i < 16; ++i) n -= less[i];
   return n;
 }
+// Exact for |a| < 2^22, which is all that its users need; larger values come back as they are.
 REPLAYSSM_INLINE V round_even(V a) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = __builtin_nearbyintf(a.x[i]);
-  return r;
+  const V magic = set1(12582912.0f);  // 1.5 * 2^23
+  const V rounded = sub(add(a, magic), magic);
+  return select_less(abs(a), set1(4194304.0f), rounded, a);
 }
 // 2^n for integral n in [-126, 127].
 REPLAYSSM_INLINE V exp2_int(V n) {
-  V r;
-  REPLAYSSM_LANES r.x[i] = __builtin_bit_cast(float, (static_cast<int32_t>(n.x[i]) + 127) << 23);
-  return r;
+  return {(Float16)((__builtin_convertvector(n.v, Int16) + 127) << 23)};
 }
 REPLAYSSM_INLINE void store_bf16_raw(uint16_t* p, V a, int n) {
-  for (int i = 0; i < n; ++i) p[i] = float_to_bf16(a.x[i]);
+  for (int i = 0; i < n; ++i) p[i] = float_to_bf16(a.v[i]);
 }
 REPLAYSSM_INLINE void store_half_raw(uint16_t* p, V a, int n) {
-  for (int i = 0; i < n; ++i) p[i] = float_to_half(a.x[i]);
+  for (int i = 0; i < n; ++i) p[i] = float_to_half(a.v[i]);
 }
 REPLAYSSM_INLINE void store_i8_raw(int8_t* p, V a) {  // |a| <= 127, integral
-  REPLAYSSM_LANES p[i] = static_cast<int8_t>(a.x[i]);
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
 }
 REPLAYSSM_INLINE void halves(V a, float out[8]) {
-  for (int i = 0; i < 8; ++i) out[i] = a.x[i] + a.x[i + 8];
+  for (int i = 0; i < 8; ++i) out[i] = a.v[i] + a.v[i + 8];
 }
-#undef REPLAYSSM_LANES
 
 #endif
 
