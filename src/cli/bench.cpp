@@ -123,8 +123,7 @@ double time_model(const std::shared_ptr<const Model>& model, const ops::Context&
 }
 
 nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context) {
-  const std::string folder =
-      flags.model.folder.empty() ? default_model_folder() : flags.model.folder;
+  const std::string folder = flags.model.folder_or_default();
   nlohmann::json out = nlohmann::json::array();
   std::printf("\n%s\n%5s %2s  %-9s %-5s %9s %11s %7s\n", folder.c_str(), "batch", "T", "state",
               "dtype", "ms", "tokens/s", "speed-up");
@@ -132,7 +131,7 @@ nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context)
     for (const int window : flags.windows) {
       double base = 0;
       for (const Variant& variant : variants(window)) {
-        ModelOptions options = flags.model.options(window);
+        ModelOptions options = flags.model.options(window, "--window");
         options.checkpoint = variant.dtype;
         options.state =
             variant.mode == BenchState::kReplay ? StateMode::kReplay : StateMode::kPlain;
@@ -167,7 +166,13 @@ void run(const BenchFlags& flags) {
   }
   for (const int window : flags.windows) {
     if (window < 1) throw UsageError("--window: must be 1 or more");
-    flags.model.options(window);  // refuses what does not fit the grid
+    flags.model.options(window, "--window");  // refuses what does not fit the grid
+  }
+  // Now, not after minutes of timing.
+  std::ofstream file;
+  if (!flags.json.empty()) {
+    file.open(flags.json);
+    if (!file) fail(flags.json, ": cannot write");
   }
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
@@ -187,8 +192,7 @@ void run(const BenchFlags& flags) {
     out["model"] = bench_model(flags, context);
   }
   if (flags.json.empty()) return;
-  std::ofstream file(flags.json);
-  file << out.dump(1) << "\n";
+  file << out.dump(1) << "\n" << std::flush;
   if (!file) fail(flags.json, ": cannot write");
 }
 
@@ -199,7 +203,8 @@ void add_bench(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("bench", "time layers and a model by state mode");
   verb->add_option("what", flags->what, "layers, model or all")->capture_default_str();
   flags->model.add_folder(*verb);
-  verb->add_option("--grid", flags->model.interval, "B")->capture_default_str();
+  verb->add_option("--grid", flags->model.interval, "B, tokens between checkpoints")
+      ->capture_default_str();
   verb->add_option("--batch", flags->batches, "batch sizes")->delimiter(',')->capture_default_str();
   verb->add_option("--window", flags->windows, "windows T")->delimiter(',')->capture_default_str();
   verb->add_option("--json", flags->json, "also write the figures to this file");

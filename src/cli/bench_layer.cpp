@@ -148,6 +148,9 @@ class LayerRun {
     const int64_t gate_row = p.n_heads * (p.family == Family::kKda ? p.key_dim : 1);
     const int64_t elements =
         replay_ != nullptr ? replay_->checkpoint_elements() : plain_->checkpoint_elements();
+    const double slots = static_cast<double>(slots_each()) * case_.batch;
+    check_memory(slots * static_cast<double>(elements * dtype_bytes(p.checkpoint)),
+                 concat(case_.batch, " sequences' states"));
     query_ = random(tokens * key_row, DType::kBF16);
     key_ = random(tokens * key_row, DType::kBF16);
     value_ = random(tokens * value_row, DType::kBF16);

@@ -1,10 +1,9 @@
 #include "cli/common.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 namespace replayssm::cli {
 
@@ -25,13 +24,21 @@ void ModelFlags::add_threads(CLI::App& app) {
       ->capture_default_str();
 }
 
-ModelOptions ModelFlags::options(int max_window) const {
+std::string ModelFlags::folder_or_default() const {
+  if (!folder.empty()) return folder;
+  // Beside the build that this binary came from, or installed.
+  const std::filesystem::path built(REPLAYSSM_MODELS_DIR);
+  if (std::filesystem::exists(built / "demo-gdn")) return (built / "demo-gdn").string();
+  return "models/demo-gdn";
+}
+
+ModelOptions ModelFlags::options(int max_window, const char* window_flag) const {
   if (interval != 8 && interval != 16 && interval != 32 && interval != 64) {
     throw UsageError(concat("--grid ", interval, ": must be 8, 16, 32 or 64"));
   }
   if (max_window > interval) {
-    throw UsageError(concat("a window of ", max_window, " tokens does not fit --grid ", interval,
-                            ": use fewer drafts or a larger grid"));
+    throw UsageError(concat(window_flag, ": a step of ", max_window, " tokens does not fit --grid ",
+                            interval, "; ask for less or take a larger grid"));
   }
   if (threads < 0 || threads > 1024) {
     throw UsageError(concat("--threads ", threads, ": must be 0..1024"));
@@ -54,13 +61,6 @@ ModelOptions ModelFlags::options(int max_window) const {
   return options;
 }
 
-std::string default_model_folder() {
-  // Beside the build that this binary came from, or installed.
-  const std::filesystem::path built(REPLAYSSM_MODELS_DIR);
-  if (std::filesystem::exists(built / "demo-gdn")) return (built / "demo-gdn").string();
-  return "models/demo-gdn";
-}
-
 DType parse_dtype(const std::string& flag, const std::string& text, bool allow_int8) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     if (text == dtype_name(dtype) && (allow_int8 || dtype != DType::kI8)) return dtype;
@@ -69,13 +69,21 @@ DType parse_dtype(const std::string& flag, const std::string& text, bool allow_i
       concat(flag, " ", text, ": must be fp32, fp16", allow_int8 ? ", bf16 or int8" : " or bf16"));
 }
 
+uint64_t parse_seed(const std::string& flag, const std::string& text) {
+  uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const auto [next, error] = std::from_chars(text.data(), end, seed);
+  if (error != std::errc{} || next != end) {
+    throw UsageError(concat(flag, " ", text, ": must be a number in [0, 2^64)"));
+  }
+  return seed;
+}
+
 std::vector<int32_t> parse_ids(const std::string& source, const std::string& text) {
   std::vector<int32_t> ids;
   const char* at = text.data();
   const char* end = at + text.size();
-  const auto separates = [](char c) {
-    return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r';
-  };
+  const auto separates = [](char c) { return c == ',' || c == ' ' || (c >= '\t' && c <= '\r'); };
   while (at < end) {
     if (separates(*at)) {
       ++at;
@@ -86,21 +94,15 @@ std::vector<int32_t> parse_ids(const std::string& source, const std::string& tex
     if (error != std::errc{} || id < 0 || (next < end && !separates(*next))) {
       const char* stop = at;
       while (stop < end && !separates(*stop) && stop - at < 20) ++stop;
-      fail(source, ": \"", std::string(at, stop), "\" is not a token id");
+      std::string word(at, stop);
+      std::replace_if(word.begin(), word.end(), [](unsigned char c) { return c < ' '; }, '?');
+      fail(source, ": \"", word, "\" is not a token id");
     }
     ids.push_back(id);
     at = next;
   }
   if (ids.empty()) fail(source, ": no token ids");
   return ids;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(path, ": cannot open");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 std::string format_bytes(double bytes) {

@@ -32,18 +32,18 @@ struct ModelFlags {
   void add_numerics(CLI::App& app);
   void add_threads(CLI::App& app);
 
-  // max_window: T_max. Throws UsageError naming the flag.
-  ModelOptions options(int max_window) const;
+  std::string folder_or_default() const;
+  // max_window: T_max, as `window_flag` asks for it. Throws UsageError naming the flag.
+  ModelOptions options(int max_window, const char* window_flag) const;
 };
-
-// The demo model that stands in when -m is absent.
-std::string default_model_folder();
 
 DType parse_dtype(const std::string& flag, const std::string& text, bool allow_int8);
 
+// A number in [0, 2^64), digits only. Throws UsageError naming the flag.
+uint64_t parse_seed(const std::string& flag, const std::string& text);
+
 // Ids separated by white space or commas. `source` names the flag or file in errors.
 std::vector<int32_t> parse_ids(const std::string& source, const std::string& text);
-std::string read_file(const std::string& path);
 
 // "1.5 MB", "812 B".
 std::string format_bytes(double bytes);

@@ -9,6 +9,9 @@
 namespace replayssm::cli {
 namespace {
 
+constexpr int64_t kMostTokens = int64_t{1} << 30;
+constexpr int kMostDrafts = 63;  // and the last token: the largest grid
+
 struct GenerateFlags {
   ModelFlags model;
   std::string prompt;
@@ -17,7 +20,7 @@ struct GenerateFlags {
   int top_k = 0;
   double top_p = 1;
   double min_p = 0;
-  uint64_t seed = 0;
+  std::string seed = "0";
   std::string draft = "off";
   int draft_tokens = 4;
   bool json = false;
@@ -36,7 +39,7 @@ ops::SamplerParams sampling_of(const GenerateFlags& flags) {
   params.top_k = flags.top_k;
   params.top_p = static_cast<float>(flags.top_p);
   params.min_p = static_cast<float>(flags.min_p);
-  params.seed = flags.seed;
+  params.seed = parse_seed("--seed", flags.seed);
   return params;
 }
 
@@ -134,18 +137,23 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
 }
 
 void run(const GenerateFlags& flags) {
-  if (flags.n < 1 || flags.n > (int64_t{1} << 30)) throw UsageError("-n: must be 1 or more");
-  if (flags.draft_tokens < 1) throw UsageError("--draft-tokens: must be 1 or more");
+  if (flags.n < 1 || flags.n > kMostTokens) {
+    throw UsageError(concat("-n: must be 1..", kMostTokens));
+  }
+  if (flags.draft_tokens < 1 || flags.draft_tokens > kMostDrafts) {
+    throw UsageError(concat("--draft-tokens: must be 1..", kMostDrafts));
+  }
   const bool drafts = flags.draft != "off";
   const ops::SamplerParams sampling = sampling_of(flags);
-  const ModelOptions options = flags.model.options(drafts ? flags.draft_tokens + 1 : 1);
-  const std::string folder =
-      flags.model.folder.empty() ? default_model_folder() : flags.model.folder;
+  const ModelOptions options =
+      flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");
+  const std::string folder = flags.model.folder_or_default();
 
   const auto model = Model::load(folder, options);
   const auto tokenizer = model::Tokenizer::load(folder + "/tokenizer.json");
   const std::vector<int32_t> prompt = tokenizer.encode(flags.prompt);
   if (prompt.empty()) throw UsageError("-p: the prompt is empty; give it some text");
+  check_text("-p", prompt, model->spec().vocab, model->spec().max_positions);
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
 
@@ -199,9 +207,13 @@ void add_generate(CLI::App& app) {
   verb->add_option("-n", flags->n, "new tokens at most")->capture_default_str();
   verb->add_option("--temperature", flags->temperature, "0: greedy")->capture_default_str();
   verb->add_option("--top-k", flags->top_k, "0: all")->capture_default_str();
-  verb->add_option("--top-p", flags->top_p)->capture_default_str();
-  verb->add_option("--min-p", flags->min_p)->capture_default_str();
-  verb->add_option("--seed", flags->seed)->capture_default_str();
+  verb->add_option("--top-p", flags->top_p, "the likeliest tokens that hold this much; 1: all")
+      ->capture_default_str();
+  verb->add_option("--min-p", flags->min_p,
+                   "no token less likely than this times the likeliest; 0: all")
+      ->capture_default_str();
+  verb->add_option("--seed", flags->seed, "of the draws, with --temperature")
+      ->capture_default_str();
   verb->add_option("--draft", flags->draft, "off, ngram, a model folder, or script:FILE")
       ->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")

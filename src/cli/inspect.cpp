@@ -6,6 +6,9 @@
 namespace replayssm::cli {
 namespace {
 
+constexpr int64_t kMostContext = int64_t{1} << 30;
+constexpr int64_t kMostGigabytes = 1'000'000;
+
 struct InspectFlags {
   ModelFlags model;
   double memory_gb = 0;
@@ -54,11 +57,15 @@ void print_mixers(const ModelSpec& spec) {
 
 void run(const InspectFlags& flags) {
   if (flags.window < 1) throw UsageError("--window: must be 1 or more");
-  if (flags.context < 1) throw UsageError("--context: must be 1 or more");
-  if (flags.memory_gb < 0) throw UsageError("--memory: must be 0 or more");
-  const std::string folder =
-      flags.model.folder.empty() ? default_model_folder() : flags.model.folder;
-  const auto model = Model::load(folder, flags.model.options(flags.window));
+  if (flags.context < 1 || flags.context > kMostContext) {
+    throw UsageError(concat("--context: must be 1..", kMostContext));
+  }
+  // NaN is refused, too.
+  if (!(flags.memory_gb >= 0 && flags.memory_gb <= kMostGigabytes)) {
+    throw UsageError(concat("--memory: must be 0..", kMostGigabytes));
+  }
+  const std::string folder = flags.model.folder_or_default();
+  const auto model = Model::load(folder, flags.model.options(flags.window, "--window"));
   const ModelSpec& spec = model->spec();
   const ModelMemory m = model->memory();
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };

@@ -1,11 +1,10 @@
 // replayssm logits: logits at every position, by prefill, token by token, or by windows some of
 // which are rejected. The three are equal to the bit.
-#include <algorithm>
-#include <random>
+#include "runtime/logits.h"
 
 #include "cli/common.h"
+#include "core/text_file.h"
 #include "model/safetensors.h"
-#include "runtime/runner.h"
 
 namespace replayssm::cli {
 namespace {
@@ -15,122 +14,41 @@ struct LogitsFlags {
   std::string ids, ids_file, out;
   std::string mode = "prefill";
   int window = 8;
-  uint64_t reject = 0;
+  std::string reject = "0";
 };
 
-class LogitsRun {
- public:
-  LogitsRun(Runner& runner, const std::vector<int32_t>& ids)
-      : runner_(runner),
-        ids_(ids),
-        vocab_(runner.model().spec().vocab),
-        logits_(ids.size() * static_cast<size_t>(vocab_)),
-        sequence_(runner.open()) {}
-
-  const std::vector<float>& logits() const { return logits_; }
-
-  void prefill() {
-    while (n() < size()) {
-      const int64_t count = std::min(size() - n(), runner_.limits().max_tokens);
-      feed(tokens(n(), count), count, /*prefill=*/true);
-    }
-  }
-
-  void decode() {
-    while (n() < size()) {
-      feed(tokens(n(), 1), 1, false);
-      runner_.advance(sequence_, 1);
-    }
-  }
-
-  // Windows of T: each is first fed with wrong ids from a random accepted point on, rejected there,
-  // and the rest fed again.
-  void verify(int window, uint64_t seed) {
-    std::mt19937_64 rng(seed);
-    while (n() < size()) {
-      const int64_t count = std::min<int64_t>(window, size() - n());
-      const int64_t accepted = static_cast<int64_t>(rng() % static_cast<uint64_t>(count + 1));
-      std::vector<int32_t> ids = tokens(n(), count);
-      for (int64_t i = accepted; i < count; ++i) {
-        ids[static_cast<size_t>(i)] = wrong(ids[static_cast<size_t>(i)], rng);
-      }
-      feed(ids, accepted, false);
-      runner_.advance(sequence_, accepted);
-      if (accepted == count) continue;
-      feed(tokens(n(), count - accepted), count - accepted, false);
-      runner_.advance(sequence_, count - accepted);
-    }
-  }
-
- private:
-  int64_t n() const { return runner_.n(sequence_); }
-  int64_t size() const { return static_cast<int64_t>(ids_.size()); }
-  std::vector<int32_t> tokens(int64_t from, int64_t count) const {
-    return {ids_.begin() + from, ids_.begin() + from + count};
-  }
-  int32_t wrong(int32_t id, std::mt19937_64& rng) const {
-    const uint64_t shift = vocab_ > 1 ? 1 + rng() % static_cast<uint64_t>(vocab_ - 1) : 0;
-    return static_cast<int32_t>((id + static_cast<int64_t>(shift)) % vocab_);
-  }
-
-  // Feeds ids at n and keeps the logits of the first `right` of them.
-  void feed(const std::vector<int32_t>& ids, int64_t right, bool prefill) {
-    const int64_t at = n();
-    Window window;
-    window.sequence = sequence_;
-    window.tokens = ids;
-    window.prefill = prefill;
-    window.n_logits = static_cast<int32_t>(ids.size());
-    const float* rows = runner_.run({&window, 1});
-    std::copy(rows, rows + right * vocab_, logits_.begin() + at * vocab_);
-  }
-
-  Runner& runner_;
-  const std::vector<int32_t>& ids_;
-  int64_t vocab_;
-  std::vector<float> logits_;
-  int32_t sequence_;
-};
+LogitsMode mode_of(const std::string& text) {
+  if (text == "prefill") return LogitsMode::kPrefill;
+  if (text == "decode") return LogitsMode::kDecode;
+  if (text == "verify") return LogitsMode::kVerify;
+  throw UsageError(concat("--mode ", text, ": must be prefill, decode or verify"));
+}
 
 void run(const LogitsFlags& flags) {
   if (flags.ids.empty() == flags.ids_file.empty()) {
     throw UsageError("give either --ids or --ids-file");
   }
-  if (flags.mode != "prefill" && flags.mode != "decode" && flags.mode != "verify") {
-    throw UsageError(concat("--mode ", flags.mode, ": must be prefill, decode or verify"));
-  }
+  LogitsParams params;
+  params.mode = mode_of(flags.mode);
+  params.reject_seed = parse_seed("--reject", flags.reject);
   if (flags.window < 1) throw UsageError("--window: must be 1 or more");
-  const std::vector<int32_t> ids = flags.ids.empty()
-                                       ? parse_ids(flags.ids_file, read_file(flags.ids_file))
-                                       : parse_ids("--ids", flags.ids);
-  const bool verify = flags.mode == "verify";
-  const auto model =
-      Model::load(flags.model.folder.empty() ? default_model_folder() : flags.model.folder,
-                  flags.model.options(verify ? flags.window : 1));
+  const bool verify = params.mode == LogitsMode::kVerify;
+  params.window = verify ? flags.window : 1;
+  const ModelOptions options = flags.model.options(params.window, "--window");
+  const std::string source = flags.ids.empty() ? flags.ids_file : "--ids";
+  const std::vector<int32_t> ids =
+      parse_ids(source, flags.ids.empty() ? read_text_file(flags.ids_file) : flags.ids);
+  const auto model = Model::load(flags.model.folder_or_default(), options);
   const ModelSpec& spec = model->spec();
-  for (const int32_t id : ids) {
-    if (id >= spec.vocab) fail("id ", id, " is not in [0, ", spec.vocab, ")");
-  }
-  if (static_cast<int64_t>(ids.size()) > spec.max_positions) {
-    fail(ids.size(), " ids; the model's context holds ", spec.max_positions);
-  }
+  check_text(source, ids, spec.vocab, spec.max_positions);
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
   RunnerLimits limits;
   limits.max_positions = static_cast<int64_t>(ids.size());
   Runner runner(model, context, limits);
-  LogitsRun logits(runner, ids);
-  if (verify) {
-    logits.verify(flags.window, flags.reject);
-  } else if (flags.mode == "decode") {
-    logits.decode();
-  } else {
-    logits.prefill();
-  }
-  const TensorToWrite tensor{"logits",
-                             FileDType::kF32,
-                             {static_cast<int64_t>(ids.size()), spec.vocab},
-                             logits.logits().data()};
+  const std::vector<float> logits = logits_of(runner, ids, params);
+  const TensorToWrite tensor{
+      "logits", FileDType::kF32, {static_cast<int64_t>(ids.size()), spec.vocab}, logits.data()};
   write_safetensors(flags.out, {&tensor, 1});
 }
 

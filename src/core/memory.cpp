@@ -1,6 +1,7 @@
 #include "core/memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,15 @@ namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kHugeThreshold = size_t{1} << 20;
 }  // namespace
+
+void check_memory(double bytes, const std::string& what) {
+  const double all =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (bytes <= all) return;
+  constexpr double kMiB = 1 << 20;
+  fail(what, " would take ", static_cast<int64_t>(bytes / kMiB), " MiB; this machine has ",
+       static_cast<int64_t>(all / kMiB));
+}
 
 Buffer::Buffer(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;

@@ -4,9 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 namespace replayssm {
+
+// Throws Error if `bytes`, taken for `what`, are more than this machine's memory.
+void check_memory(double bytes, const std::string& what);
 
 // Owns zeroed memory. Small sizes are aligned to 64 bytes, large ones (>= 1 MiB) to 2 MiB.
 class Buffer {

@@ -16,7 +16,8 @@ namespace replayssm {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // Up to k ids to follow `tokens` (the prompt and all text so far, never empty).
+  // Up to k ids to follow `tokens` (the prompt and all text so far, never empty). A drafter serves
+  // one text: each call's tokens go on from those of the last.
   virtual std::vector<int32_t> propose(std::span<const int32_t> tokens, int32_t k) = 0;
   // Bytes that the drafter holds.
   virtual int64_t bytes() const { return 0; }

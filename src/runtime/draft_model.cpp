@@ -52,8 +52,8 @@ class ModelDrafter final : public Drafter {
   // Of the drafts fed last time, those that the text now holds stand.
   void keep_pending(std::span<const int32_t> tokens) {
     const int64_t n = runner_.n(sequence_);
-    REPLAYSSM_CHECK(n <= static_cast<int64_t>(tokens.size()), "drafter at ", n, " of ",
-                    tokens.size());
+    REPLAYSSM_CHECK(n < static_cast<int64_t>(tokens.size()), "the drafter has seen ", n,
+                    " tokens, the text has ", tokens.size());
     const size_t fed = drafts_.empty() ? 0 : drafts_.size() - 1;
     size_t stand = 0;
     while (stand < fed &&

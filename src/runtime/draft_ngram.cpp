@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/text_file.h"
 #include "runtime/draft.h"
 
 namespace replayssm {
@@ -35,11 +35,9 @@ class NgramDrafter final : public Drafter {
 class ScriptDrafter final : public Drafter {
  public:
   ScriptDrafter(const std::string& file, int64_t vocab) {
-    std::ifstream in(file);
-    if (!in) fail(file, ": cannot open the draft script");
     nlohmann::json json;
     try {
-      json = nlohmann::json::parse(in);
+      json = nlohmann::json::parse(read_text_file(file));
     } catch (const nlohmann::json::exception& e) {
       fail(file, ": not JSON: ", e.what());
     }

@@ -30,22 +30,20 @@ int32_t draw(ops::Sampler& sampler, const float* logits, const ops::SamplerParam
 GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
                        std::span<const int32_t> prompt, const GenerateParams& params,
                        const std::function<void(int32_t)>& on_token) {
-  if (prompt.empty()) fail("the prompt is empty; it needs at least one token");
   const int64_t vocab = runner.model().spec().vocab;
-  for (const int32_t id : prompt) {
-    if (id < 0 || id >= vocab) fail("prompt id ", id, " is not in [0, ", vocab, ")");
-  }
   const int64_t max_positions = runner.limits().max_positions;
+  check_text("the prompt", prompt, vocab, max_positions);
   const int64_t room = max_positions - static_cast<int64_t>(prompt.size());
-  if (room < 0) {
-    fail("the prompt has ", prompt.size(), " tokens; the context holds ", max_positions);
+  if (room == 0 && params.max_new_tokens > 0) {
+    fail("the prompt has ", prompt.size(), " tokens and fills the context of ", max_positions,
+         ": no room for text");
   }
   const int64_t wanted = std::min(params.max_new_tokens, room);
 
   GenerateStats stats;
   stats.prompt_tokens = static_cast<int64_t>(prompt.size());
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());
-  const int32_t sequence = runner.open();
+  const OpenSequence sequence(runner);
   const auto is_stop = [&](int32_t id) {
     return std::find(params.stop_ids.begin(), params.stop_ids.end(), id) != params.stop_ids.end();
   };
@@ -64,7 +62,7 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
     const size_t count =
         std::min(prompt.size() - at, static_cast<size_t>(runner.limits().max_tokens));
     Window window;
-    window.sequence = sequence;
+    window.sequence = sequence.id();
     window.tokens = prompt.subspan(at, count);
     window.prefill = true;
     at += count;
@@ -88,7 +86,7 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
       fed.insert(fed.end(), drafts.begin(), drafts.end());
     }
     Window window;
-    window.sequence = sequence;
+    window.sequence = sequence.id();
     window.tokens = fed;
     window.n_logits = static_cast<int32_t>(fed.size());
     logits = runner.run({&window, 1});
@@ -103,11 +101,10 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
       if (agrees) ++stats.accepted;
       more = take(id);
     }
-    runner.advance(sequence, static_cast<int64_t>(stand));
+    runner.advance(sequence.id(), static_cast<int64_t>(stand));
   }
   stats.decode_seconds = now_seconds() - decode_start;
   stats.decode_traffic = since(runner.traffic(), traffic_start);
-  runner.close(sequence);
   return stats;
 }
 

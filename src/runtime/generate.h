@@ -31,8 +31,8 @@ struct GenerateStats {
 };
 
 // Calls on_token for each new token as it is decided. The draw at a position depends on (seed,
-// position) alone. Throws Error if logits are not finite or the context is full. drafter may be
-// null.
+// position) alone. Throws Error if the prompt is no text (check_text) or fills the context, or if
+// logits are not finite; the sequence is closed then, too. drafter may be null.
 GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
                        std::span<const int32_t> prompt, const GenerateParams& params,
                        const std::function<void(int32_t)>& on_token);

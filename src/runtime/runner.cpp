@@ -3,13 +3,20 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/memory.h"
 
 namespace replayssm {
 namespace {
 
 int64_t pages_for(int64_t positions) { return (positions + ops::kKvPage - 1) / ops::kKvPage; }
 
-PoolSizes pool_sizes(const RunnerLimits& limits, int32_t slots_each) {
+PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits, int32_t slots_each) {
+  const double each =
+      static_cast<double>(memory.checkpoint_slot) * slots_each +
+      static_cast<double>(memory.ring_slot + memory.conv_slot) +
+      static_cast<double>(memory.kv_page) * static_cast<double>(pages_for(limits.max_positions));
+  check_memory(each * limits.max_sequences,
+               concat(limits.max_sequences, " sequences of ", limits.max_positions, " tokens"));
   PoolSizes sizes;
   sizes.checkpoint_slots = limits.max_sequences * slots_each;
   sizes.ring_slots = limits.max_sequences;
@@ -26,11 +33,22 @@ int32_t checkpoint_slots_each(const ModelOptions& options) {
 
 }  // namespace
 
+void check_text(const std::string& source, std::span<const int32_t> ids, int64_t vocab,
+                int64_t max_positions) {
+  if (ids.empty()) fail(source, " is empty; it needs at least one token");
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab) fail(source, ": id ", id, " is not in [0, ", vocab, ")");
+  }
+  if (static_cast<int64_t>(ids.size()) > max_positions) {
+    fail(source, " has ", ids.size(), " tokens; the context holds ", max_positions);
+  }
+}
+
 Runner::Runner(std::shared_ptr<const Model> model, const ops::Context& context, RunnerLimits limits)
     : model_(std::move(model)),
       memory_(model_->memory()),
       limits_(limits),
-      pool_(*model_, pool_sizes(limits, checkpoint_slots_each(model_->options()))),
+      pool_(*model_, pool_sizes(memory_, limits, checkpoint_slots_each(model_->options()))),
       forward_(*model_, context, {limits.max_tokens, limits.max_sequences, limits.max_logits}),
       sequences_(static_cast<size_t>(limits.max_sequences)),
       logits_(static_cast<size_t>(limits.max_logits * model_->spec().vocab)) {
@@ -58,14 +76,20 @@ int32_t Runner::open() {
     if (s.open) continue;
     s.open = true;
     s.state = {0, 0, i * slots_each(), i};
-    s.last = {};
+    s.n_pending = 0;
     return i;
   }
   fail("all ", limits_.max_sequences, " sequences are in use");
 }
 
+const Runner::Sequence& Runner::opened(int32_t sequence) const {
+  REPLAYSSM_CHECK(sequence >= 0 && sequence < limits_.max_sequences && sequences_[sequence].open,
+                  "sequence ", sequence, " of ", limits_.max_sequences, " is not open");
+  return sequences_[sequence];
+}
+
 void Runner::close(int32_t sequence) {
-  REPLAYSSM_CHECK(sequences_[sequence].open, "sequence ", sequence);
+  opened(sequence);
   sequences_[sequence].open = false;
 }
 
@@ -100,18 +124,35 @@ void Runner::place_states(const Window& window, Sequence& s) {
   if (s.snapshots.size() == 1) s.snapshots[0] = s.state.checkpoint_slot;
 }
 
+void Runner::check_window(const Window& window) const {
+  const Sequence& s = opened(window.sequence);
+  const int64_t size = static_cast<int64_t>(window.tokens.size());
+  REPLAYSSM_CHECK(window.pending >= 0 && window.pending <= s.n_pending, window.pending,
+                  " pending of ", s.n_pending, " fed");
+  REPLAYSSM_CHECK(window.pending == 0 || !window.prefill, "a prefill after ", window.pending,
+                  " pending");
+  REPLAYSSM_CHECK(window.n_logits >= 0 && window.n_logits <= size, window.n_logits, " logits of ",
+                  size, " tokens");
+  if (plain()) {
+    REPLAYSSM_CHECK(window.pending == 0, "pending tokens need replay");
+    REPLAYSSM_CHECK(s.n_pending != 1, "a plain token cannot be undone");
+    REPLAYSSM_CHECK(size > 0, "a plain window has tokens");
+  }
+  const int64_t end = s.state.n + window.pending + size;
+  if (end > limits_.max_positions) {
+    fail(end, " tokens do not fit the context of ", limits_.max_positions);
+  }
+}
+
 const float* Runner::run(std::span<const Window> windows) {
+  for (const Window& window : windows) check_window(window);
   rows_.clear();
   tokens_.clear();
   logit_tokens_.clear();
   for (const Window& window : windows) {
     Sequence& s = sequences_[window.sequence];
-    REPLAYSSM_CHECK(s.open, "sequence ", window.sequence);
-    REPLAYSSM_CHECK(!plain() || window.pending == 0, "pending tokens need replay");
-    const int64_t end = s.state.n + window.pending + static_cast<int64_t>(window.tokens.size());
-    if (end > limits_.max_positions) {
-      fail("position ", end, " is beyond the context of ", limits_.max_positions, " tokens");
-    }
+    REPLAYSSM_CHECK(s.last_pass != n_passes_, "two windows of sequence ", window.sequence);
+    s.last_pass = n_passes_;
     ForwardRow row;
     row.row = row_of(window, static_cast<int64_t>(tokens_.size()));
     row.phase = window.prefill ? Phase::kSweep : Phase::kStep;
@@ -121,7 +162,7 @@ const float* Runner::run(std::span<const Window> windows) {
       row.state_slots = s.snapshots.data();
     }
     rows_.push_back(row);
-    s.last = row.row;
+    s.n_pending = window.prefill ? 0 : window.pending + row.row.n_tokens;
     tokens_.insert(tokens_.end(), window.tokens.begin(), window.tokens.end());
     for (int32_t i = window.n_logits; i > 0; --i) {
       logit_tokens_.push_back(static_cast<int64_t>(tokens_.size()) - i);
@@ -140,18 +181,21 @@ const float* Runner::run(std::span<const Window> windows) {
       commit_step(model_->grid(), rows_[i].row, 0, state);
     }
   }
+  ++n_passes_;
   return logits_.data();
 }
 
 void Runner::advance(int32_t sequence, int64_t count) {
+  opened(sequence);
   Sequence& s = sequences_[sequence];
-  const int64_t fed = s.last.start + s.last.n_tokens - s.state.n;
-  REPLAYSSM_CHECK(count >= 0 && count <= fed, "advance of ", count, " with ", fed, " fed");
-  REPLAYSSM_CHECK(!plain() || count > 0 || s.last.n_tokens > 1, "a plain token cannot be undone");
+  REPLAYSSM_CHECK(count >= 0 && count <= s.n_pending, "advance of ", count, " with ", s.n_pending,
+                  " fed");
+  REPLAYSSM_CHECK(!plain() || count > 0 || s.n_pending != 1, "a plain token cannot be undone");
   if (plain() && count > 0) {
     s.state.checkpoint_slot = s.snapshots[static_cast<size_t>(count - 1)];
   }
   s.state.n += count;
+  s.n_pending = 0;
 }
 
 void Runner::account(const Row& row, bool prefill) {

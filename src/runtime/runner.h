@@ -1,12 +1,14 @@
 // The sequences of one model: their positions, slots and pages, and the passes over their windows.
 //
-// One owner moves n: a window's rows are pending until advance() says how many stand; what does not
-// stand is written over by the next window. A fold of a pass stands in any case (docs/contract.md).
+// One owner moves n: a window's tokens are pending until advance() says how many stand; what does
+// not stand is written over by the next window. A fold of a pass stands in any case
+// (docs/contract.md).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/forward.h"
@@ -27,22 +29,29 @@ struct RunnerLimits {
 struct Window {
   int32_t sequence = 0;
   std::span<const int32_t> tokens;
-  // Pending tokens between n and the window, fed by earlier passes since the last advance().
+  // Pending tokens between n and the window, fed by earlier passes since the last advance(). What
+  // was fed beyond them is dropped.
   int32_t pending = 0;
   // Every token stands at once, any length; else at most max_window positions past n, and nothing
   // stands until advance().
   bool prefill = false;
-  // How many of the window's last tokens give logits.
+  // How many of the window's last tokens give logits, in [0, tokens.size()].
   int32_t n_logits = 0;
 };
 
-// Bytes of recurrent state moved so far, as replay.md's accounting: checkpoints and ring rows; and
-// what the plain recurrence (with snapshots for windows) would have moved for the same windows.
+// Bytes of recurrent state moved so far: checkpoints and ring rows (docs/contract.md). `plain` is
+// what the plain recurrence, with a snapshot a token in a window, would have read and written for
+// the same windows, prefills left out.
 struct StateTraffic {
   int64_t read = 0;
   int64_t written = 0;
   int64_t plain = 0;
 };
+
+// Throws Error naming `source` if the text is empty, holds an id that is not in [0, vocab), or is
+// longer than max_positions.
+void check_text(const std::string& source, std::span<const int32_t> ids, int64_t vocab,
+                int64_t max_positions);
 
 class Runner {
  public:
@@ -57,11 +66,13 @@ class Runner {
   int64_t n(int32_t sequence) const { return sequences_[sequence].state.n; }
 
   // Runs the windows, each of another sequence; returns their logits in order, [rows, vocab], valid
-  // until the next pass. Throws Error for a position beyond max_positions.
+  // until the next pass. Throws Error for a position beyond max_positions; nothing has changed
+  // then.
   const float* run(std::span<const Window> windows);
 
-  // Of the tokens pending after n, the first `count` stand. Refuses counts that were never fed, and
-  // with plain state a lone token's 0: its state has replaced the old one.
+  // Of the tokens pending after n, the first `count` stand and the others are dropped. Counts that
+  // were never fed are a programmer's mistake, and with plain state a lone token's 0 (or the next
+  // window without advance()): its state has replaced the old one.
   void advance(int32_t sequence, int64_t count);
 
   const StateTraffic& traffic() const { return traffic_; }
@@ -72,13 +83,16 @@ class Runner {
  private:
   struct Sequence {
     SequenceState state;
-    Row last;                        // of the last pass; advance() is checked against it
-    std::vector<int32_t> pages;      // all of the sequence's pages, fixed at open()
+    int64_t n_pending = 0;           // tokens fed past n that advance() may let stand
+    int64_t last_pass = -1;          // the last pass that held a window of it
+    std::vector<int32_t> pages;      // all of the sequence's pages, fixed for the runner's life
     std::vector<int32_t> snapshots;  // kPlain: the slot of the state after each pending token
     bool open = false;
   };
 
   bool plain() const { return model_->options().state == StateMode::kPlain; }
+  const Sequence& opened(int32_t sequence) const;
+  void check_window(const Window& window) const;
   int32_t slots_each() const;
   void account(const Row& row, bool prefill);
   Row row_of(const Window& window, int64_t token) const;
@@ -92,11 +106,26 @@ class Runner {
   std::vector<Sequence> sequences_;
   std::vector<float> logits_;
   StateTraffic traffic_;
+  int64_t n_passes_ = 0;
 
   // Of the pass at hand.
   std::vector<ForwardRow> rows_;
   std::vector<int32_t> tokens_;
   std::vector<int64_t> logit_tokens_;
+};
+
+// A sequence that is closed on every way out.
+class OpenSequence {
+ public:
+  explicit OpenSequence(Runner& runner) : runner_(runner), id_(runner.open()) {}
+  ~OpenSequence() { runner_.close(id_); }
+  OpenSequence(const OpenSequence&) = delete;
+  OpenSequence& operator=(const OpenSequence&) = delete;
+  int32_t id() const { return id_; }
+
+ private:
+  Runner& runner_;
+  int32_t id_;
 };
 
 }  // namespace replayssm

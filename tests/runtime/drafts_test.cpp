@@ -1,0 +1,202 @@
+// The text does not depend on who drafts, how much, or how many threads there are: ids equal.
+#include "runtime.h"
+
+namespace replayssm {
+namespace {
+
+constexpr int64_t kNew = 90;
+
+struct Case {
+  Types types;
+  int32_t interval;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const Types& types : all_types()) {
+    for (const int32_t interval : {8, 16, 32}) out.push_back({types, interval});
+  }
+  return out;
+}
+
+std::vector<ops::SamplerParams> samplings() {
+  return {{},
+          {.temperature = 1.0f, .seed = 11},
+          {.temperature = 0.7f, .top_k = 12, .seed = 1ull << 40},
+          {.temperature = 1.3f, .top_p = 0.8f, .seed = 3},
+          {.temperature = 0.9f, .top_k = 30, .top_p = 0.9f, .min_p = 0.05f, .seed = 4}};
+}
+
+GenerateParams params_of(const ops::SamplerParams& sampling, int32_t draft_tokens) {
+  GenerateParams params;
+  params.max_new_tokens = kNew;
+  params.draft_tokens = draft_tokens;
+  params.sampling = sampling;
+  return params;
+}
+
+class Drafts : public testing::TestWithParam<Case> {
+ protected:
+  const Types& types() const { return GetParam().types; }
+  int32_t interval() const { return GetParam().interval; }
+  bool gdn() const { return std::string(types().fixture).starts_with("qwen"); }
+
+  // Another model of the same vocabulary: of the other family.
+  std::shared_ptr<const Model> stranger(int32_t max_window) const {
+    ModelOptions options;
+    options.interval = interval();
+    options.max_window = max_window;
+    return Model::load(fixture(gdn() ? "nemotron_h_names" : "qwen3_5_vlm"), options);
+  }
+
+  const std::vector<int32_t> prompt_ = random_ids(21, 5);
+};
+
+TEST_P(Drafts, TextIsTheSame) {
+  for (const auto& sampling : samplings()) {
+    Engine bare(types(), interval(), 1);
+    const Text want = text_of(bare, nullptr, prompt_, params_of(sampling, 0));
+    ASSERT_EQ(std::ssize(want.ids), kNew);
+    EXPECT_EQ(want.stats.steps, kNew - 1);
+    EXPECT_EQ(want.stats.drafted, 0);
+    std::mt19937_64 rng(sampling.seed + 1);
+    for (int32_t k = 1; k <= 7; ++k) {
+      const int n_threads = k == 3 || k == 6 ? 2 : 1;
+      const auto label = testing::Message() << "temperature " << sampling.temperature << ", K " << k
+                                            << ", " << n_threads << " threads";
+      SCOPED_TRACE(label);
+      Engine engine(types(), interval(), k + 1, n_threads);
+      const GenerateParams params = params_of(sampling, k);
+      EXPECT_EQ(text_of(engine, nullptr, prompt_, params).ids, want.ids);
+
+      const Text ngram = text_of(engine, make_ngram_drafter().get(), prompt_, params);
+      EXPECT_EQ(ngram.ids, want.ids);
+      EXPECT_EQ(ngram.stats.steps + ngram.stats.accepted, kNew - 1);
+
+      std::vector<Proposal> proposals;
+      for (int i = 0; i < 60; ++i) {
+        const auto size = static_cast<int64_t>(rng() % static_cast<uint64_t>(k + 1));
+        proposals.push_back({static_cast<int64_t>(rng() % static_cast<uint64_t>(size + 1)), size});
+      }
+      const Script script = script_of(want.ids, proposals, k);
+      const ScriptFile file(script.json);
+      const Text scripted = text_of(engine, file.drafter().get(), prompt_, params);
+      EXPECT_EQ(scripted.ids, want.ids);
+      EXPECT_EQ(scripted.stats.steps, script.steps);
+      EXPECT_EQ(scripted.stats.drafted, script.drafted);
+      EXPECT_EQ(scripted.stats.accepted, script.accepted);
+
+      const auto other = engine.model_drafter(stranger(k + 1), sampling);
+      const Text strange = text_of(engine, other.get(), prompt_, params);
+      EXPECT_EQ(strange.ids, want.ids);
+      EXPECT_GT(strange.stats.drafted, 0);
+      EXPECT_LT(2 * strange.stats.accepted, strange.stats.drafted);
+    }
+  }
+}
+
+// A drafter that is the target draws what the target draws: every draft stands, so its pending
+// rows, their folds and their roll-backs are right to the bit, across the grid and round the ring.
+TEST_P(Drafts, TheTargetItselfIsNeverWrong) {
+  for (const auto& sampling : samplings()) {
+    for (const int32_t k : {1, 2, 3, 5, 7}) {
+      SCOPED_TRACE(testing::Message() << "temperature " << sampling.temperature << ", K " << k);
+      Engine engine(types(), interval(), k + 1);
+      GenerateParams params = params_of(sampling, k);
+      params.max_new_tokens = 300;
+      const Text want = text_of(engine, nullptr, prompt_, params);
+      const auto twin = engine.model_drafter(engine.model(), sampling);
+      const Text text = text_of(engine, twin.get(), prompt_, params);
+      EXPECT_EQ(text.ids, want.ids);
+      EXPECT_EQ(text.stats.accepted, text.stats.drafted);
+      EXPECT_EQ(text.stats.steps, (300 - 1 + k) / (k + 1));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Runtime, Drafts, testing::ValuesIn(cases()), [](const auto& info) {
+  return types_name(info.param.types) + "_B" + std::to_string(info.param.interval);
+});
+
+// A drafter that was right, then wrong, then right: what it fed after the wrong draft is rolled
+// back, in the drafter too. A stop id, drafted or not, ends the text at the same place.
+TEST(Drafts, StopIdsEndTheTextAtTheSamePlace) {
+  for (const Types& types : all_types()) {
+    SCOPED_TRACE(types_name(types));
+    const ops::SamplerParams sampling{.temperature = 1.0f, .seed = 8};
+    Engine engine(types, 16, 6);
+    GenerateParams params = params_of(sampling, 5);
+    const auto prompt = random_ids(9, 1);
+    const Text whole = text_of(engine, nullptr, prompt, params);
+    for (const size_t at : {0, 1, 2, 7, 30, 88, 89}) {
+      params.stop_ids = {whole.ids[at]};
+      const auto first = std::find(whole.ids.begin(), whole.ids.end(), whole.ids[at]);
+      const std::vector<int32_t> want(whole.ids.begin(), first);
+      const Text bare = text_of(engine, nullptr, prompt, params);
+      EXPECT_EQ(bare.ids, want);
+      const auto twin = engine.model_drafter(engine.model(), sampling);
+      const Text drafted = text_of(engine, twin.get(), prompt, params);
+      EXPECT_EQ(drafted.ids, want);
+      EXPECT_LE(drafted.stats.steps, bare.stats.steps);
+    }
+  }
+}
+
+// As many tokens as asked for, whatever is drafted past them, and never past the context.
+TEST(Drafts, LengthIsExact) {
+  const Types types = all_types()[0];
+  const auto prompt = random_ids(30, 2);
+  for (const int64_t n : {0, 1, 2, 3, 4, 5, 6, 17}) {
+    Engine engine(types, 8, 5);
+    GenerateParams params = params_of({}, 4);
+    params.max_new_tokens = n;
+    const auto twin = engine.model_drafter(engine.model(), {});
+    EXPECT_EQ(std::ssize(text_of(engine, twin.get(), prompt, params).ids), n);
+  }
+  for (const int64_t context : {31, 32, 33, 36, 47, 48, 49}) {
+    Engine engine(fixture(types.fixture), options_of(types, 8, 5), 1, {1, context, 16, 16});
+    const GenerateParams params = params_of({}, 4);
+    const Text bare = text_of(engine, nullptr, prompt, params);
+    EXPECT_EQ(std::ssize(bare.ids), context - 30);
+    const auto twin = engine.model_drafter(engine.model(), {});
+    EXPECT_EQ(text_of(engine, twin.get(), prompt, params).ids, bare.ids);
+    EXPECT_EQ(text_of(engine, make_ngram_drafter().get(), prompt, params).ids, bare.ids);
+  }
+}
+
+// A drafter whose context is shorter than the text falls silent.
+TEST(Drafts, ShortDrafterFallsSilent) {
+  const Types types = all_types()[4];
+  Engine engine(types, 8, 5);
+  const auto prompt = random_ids(30, 3);
+  const GenerateParams params = params_of({}, 4);
+  const Text bare = text_of(engine, nullptr, prompt, params);
+  for (const int64_t context : {20, 30, 31, 33, 60}) {
+    const auto drafter = make_model_drafter(engine.model(), engine.context(), context, {});
+    const Text text = text_of(engine, drafter.get(), prompt, params);
+    EXPECT_EQ(text.ids, bare.ids);
+    EXPECT_EQ(text.stats.accepted, text.stats.drafted);
+    EXPECT_LE(text.stats.drafted, std::max<int64_t>(0, context - 30));
+  }
+}
+
+TEST(Drafts, NgramLooksUpTheLongestLatestSuffix) {
+  const auto drafter = make_ngram_drafter();
+  const auto propose = [&](std::vector<int32_t> tokens, int32_t k) {
+    return drafter->propose(tokens, k);
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(propose({1}, 4), Ids{});
+  EXPECT_EQ(propose({1, 2, 3, 4}, 4), Ids{});
+  EXPECT_EQ(propose({1, 2, 9, 1}, 4), Ids{});                        // one token is too few
+  EXPECT_EQ(propose({1, 2, 9, 8, 1, 2}, 4), (Ids{9, 8, 1, 2}));      // all that followed
+  EXPECT_EQ(propose({1, 2, 9, 8, 1, 2}, 2), (Ids{9, 8}));            // at most k
+  EXPECT_EQ(propose({1, 2, 9, 1, 2, 8, 1, 2}, 1), Ids{8});           // the latest
+  EXPECT_EQ(propose({5, 1, 2, 9, 6, 1, 2, 8, 5, 1, 2}, 1), Ids{9});  // the longest
+  EXPECT_EQ(propose({7, 7, 7}, 4), Ids{7});                          // overlapping
+  EXPECT_EQ(propose({3, 1, 2, 9, 4, 1, 2, 8, 1, 2}, 3), (Ids{8, 1, 2}));
+  EXPECT_EQ(drafter->bytes(), 0);
+}
+
+}  // namespace
+}  // namespace replayssm

@@ -1,0 +1,81 @@
+// The demo models: prefill, decode and verify give the same logits, to the bit, for each grid and
+// checkpoint dtype. One pass of 200 tokens holds all prefixes; then every length alone.
+#include "runtime.h"
+
+namespace replayssm {
+namespace {
+
+struct Case {
+  const char* model;
+  int32_t interval;
+  DType checkpoint;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const char* model : {"demo-gdn", "demo-mamba2"}) {
+    for (const int32_t interval : {8, 16, 32}) {
+      for (const DType checkpoint : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
+        out.push_back({model, interval, checkpoint});
+      }
+    }
+  }
+  return out;
+}
+
+class Exact : public testing::TestWithParam<Case> {
+ protected:
+  Exact()
+      : engine_(std::string(REPLAYSSM_SOURCE_DIR "/models/") + GetParam().model, options(), 2,
+                {1, 256, 128, 128}),
+        vocab_(engine_.model()->spec().vocab) {}
+
+  static ModelOptions options() {
+    ModelOptions options;
+    options.interval = GetParam().interval;
+    options.checkpoint = GetParam().checkpoint;
+    options.max_window = 8;
+    return options;
+  }
+  std::vector<int32_t> ids(size_t n) const {
+    std::mt19937_64 rng(GetParam().interval);
+    std::vector<int32_t> out(n);
+    for (auto& id : out) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(vocab_));
+    return out;
+  }
+
+  Engine engine_;
+  int64_t vocab_;
+};
+
+TEST_P(Exact, TwoHundredTokens) {
+  const auto text = ids(200);
+  const auto want = logits_of(engine_.runner(), text, {});
+  EXPECT_TRUE(logits_of(engine_.runner(), text, {.mode = LogitsMode::kDecode}) == want);
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    EXPECT_TRUE(logits_of(engine_.runner(), text, {LogitsMode::kVerify, 8, seed}) == want)
+        << "reject seed " << seed;
+  }
+}
+
+TEST_P(Exact, EveryLength) {
+  const auto text = ids(static_cast<size_t>(3 * GetParam().interval + 3));
+  const auto want = logits_of(engine_.runner(), text, {});
+  for (size_t size = 1; size <= text.size(); ++size) {
+    const auto part = std::span(text).first(size);
+    for (const LogitsMode mode : {LogitsMode::kPrefill, LogitsMode::kDecode, LogitsMode::kVerify}) {
+      const auto got = logits_of(engine_.runner(), part, {mode, 8, 1});
+      ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin()))
+          << "length " << size << ", mode " << static_cast<int>(mode);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Demo, Exact, testing::ValuesIn(cases()), [](const auto& info) {
+  const std::string name = std::string(info.param.model) == "demo-gdn" ? "gdn" : "mamba2";
+  return name + "_B" + std::to_string(info.param.interval) + "_" +
+         dtype_name(info.param.checkpoint);
+});
+
+}  // namespace
+}  // namespace replayssm
