@@ -168,7 +168,10 @@ void run(const BenchFlags& flags) {
     if (window < 1) throw UsageError("--window: must be 1 or more");
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
-  // Now, not after minutes of timing.
+  // What cannot be read or written is refused now, not after minutes of timing.
+  if (flags.what != "layers") {
+    Model::load(flags.model.folder_or_default(), flags.model.options(1, "--window"));
+  }
   std::ofstream file;
   if (!flags.json.empty()) {
     file.open(flags.json);

@@ -144,6 +144,9 @@ void run(const GenerateFlags& flags) {
     throw UsageError(concat("--draft-tokens: must be 1..", kMostDrafts));
   }
   const bool drafts = flags.draft != "off";
+  if (flags.draft.empty() || flags.draft == "script:") {
+    throw UsageError(concat("--draft \"", flags.draft, "\": names no folder or file"));
+  }
   const ops::SamplerParams sampling = sampling_of(flags);
   const ModelOptions options =
       flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");

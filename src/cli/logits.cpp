@@ -28,6 +28,7 @@ void run(const LogitsFlags& flags) {
   if (flags.ids.empty() == flags.ids_file.empty()) {
     throw UsageError("give either --ids or --ids-file");
   }
+  if (flags.out.empty()) throw UsageError("--out: names no file");
   LogitsParams params;
   params.mode = mode_of(flags.mode);
   params.reject_seed = parse_seed("--reject", flags.reject);

@@ -115,6 +115,7 @@ TEST_F(Refusals, InspectAndBenchFlags) {
   expect_fails(2, {"bench", "layers", "--window", "1,17"}, {"--window"});
   expect_fails(2, {"bench", "layers", "--grid", "7"}, {"--grid"});
   // Refused before anything is timed.
+  expect_fails(1, {"bench", "model", "-m", "/no/such/model"}, {"/no/such/model"});
   expect_fails(1, {"bench", "layers", "--json", "/no/such/folder/b.json"},
                {"/no/such/folder/b.json"});
 }
@@ -154,6 +155,8 @@ TEST_F(Refusals, Prompts) {
 }
 
 TEST_F(Refusals, Drafts) {
+  generate_fails(2, {"--draft", ""}, {"--draft"});
+  generate_fails(2, {"--draft", "script:"}, {"--draft"});
   generate_fails(1, {"--draft", "/no/such/model"}, {"/no/such/model"});
   generate_fails(1, {"--draft", "script:/no/such/script"}, {"/no/such/script"});
   generate_fails(1, {"--draft", "script:" + model_.path()}, {model_.path()});
@@ -198,6 +201,7 @@ TEST_F(Refusals, Ids) {
 }
 
 TEST_F(Refusals, Output) {
+  logits_fails(2, {"--ids", "1", "--out", ""}, {"--out"});
   logits_fails(1, {"--ids", "1", "--out", "/no/such/folder/o"}, {"/no/such/folder/o"});
   logits_fails(1, {"--ids", "1", "--out", model_.path()}, {model_.path()});
   logits_fails(1, {"--ids", "1", "--out", "/dev/full"}, {"/dev/full"});

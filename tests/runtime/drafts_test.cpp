@@ -164,6 +164,26 @@ TEST(Drafts, LengthIsExact) {
   }
 }
 
+// A long prompt, in passes of any size, to the target and to its drafter.
+TEST(Drafts, PromptPassesDoNotMatter) {
+  for (const Types& types : all_types()) {
+    SCOPED_TRACE(types_name(types));
+    const auto prompt = random_ids(300, 6);
+    GenerateParams params = params_of({.temperature = 1.0f, .seed = 5}, 4);
+    params.max_new_tokens = 40;
+    Engine whole(fixture(types.fixture), options_of(types, 16, 5), 1, {1, 512, 300, 8});
+    const Text want = text_of(whole, nullptr, prompt, params);
+    for (const int64_t max_tokens : {5, 16, 64, 256}) {
+      Engine engine(fixture(types.fixture), options_of(types, 16, 5), 2, {1, 512, max_tokens, 8});
+      EXPECT_EQ(text_of(engine, nullptr, prompt, params).ids, want.ids);
+      const auto twin = engine.model_drafter(engine.model(), params.sampling);
+      const Text text = text_of(engine, twin.get(), prompt, params);
+      EXPECT_EQ(text.ids, want.ids);
+      EXPECT_EQ(text.stats.accepted, text.stats.drafted);
+    }
+  }
+}
+
 // A drafter whose context is shorter than the text falls silent.
 TEST(Drafts, ShortDrafterFallsSilent) {
   const Types types = all_types()[4];

@@ -71,6 +71,36 @@ TEST_P(Exact, EveryLength) {
   }
 }
 
+// The text of the trained models, greedy and sampled: the same for every drafter. The small draft
+// model is right often, the model itself always.
+TEST(Demo, DraftsChangeNothing) {
+  const std::string models = REPLAYSSM_SOURCE_DIR "/models/";
+  for (const char* name : {"demo-gdn", "demo-mamba2"}) {
+    for (const float temperature : {0.0f, 0.8f}) {
+      SCOPED_TRACE(testing::Message() << name << ", temperature " << temperature);
+      ModelOptions options;
+      options.max_window = 6;
+      Engine engine(models + name, options, 2);
+      const auto draft_model = Model::load(models + "demo-draft", options);
+      GenerateParams params;
+      params.draft_tokens = 5;
+      params.max_new_tokens = 200;
+      params.sampling = {.temperature = temperature, .top_k = 50, .seed = 9};
+      const std::vector<int32_t> prompt = {400, 1200, 31, 32, 33, 900};
+      const Text want = text_of(engine, nullptr, prompt, params);
+      EXPECT_EQ(text_of(engine, make_ngram_drafter().get(), prompt, params).ids, want.ids);
+      const auto small = engine.model_drafter(draft_model, params.sampling);
+      const Text drafted = text_of(engine, small.get(), prompt, params);
+      EXPECT_EQ(drafted.ids, want.ids);
+      EXPECT_GT(10 * drafted.stats.accepted, drafted.stats.drafted);
+      const auto twin = engine.model_drafter(engine.model(), params.sampling);
+      const Text sure = text_of(engine, twin.get(), prompt, params);
+      EXPECT_EQ(sure.ids, want.ids);
+      EXPECT_EQ(sure.stats.accepted, sure.stats.drafted);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Demo, Exact, testing::ValuesIn(cases()), [](const auto& info) {
   const std::string name = std::string(info.param.model) == "demo-gdn" ? "gdn" : "mamba2";
   return name + "_B" + std::to_string(info.param.interval) + "_" +
