@@ -86,10 +86,8 @@ struct Poisoned {
   explicit Poisoned(int64_t n_bytes) : bytes(static_cast<size_t>(n_bytes), 0xff) {}
   void* data() { return bytes.data(); }
   bool is_poison(int64_t from, int64_t to) const {
-    for (int64_t i = from; i < to; ++i) {
-      if (bytes[static_cast<size_t>(i)] != 0xff) return false;
-    }
-    return true;
+    const uint8_t* p = bytes.data() + from;
+    return from == to || (*p == 0xff && std::memcmp(p, p + 1, to - from - 1) == 0);
   }
   std::vector<uint8_t> bytes;
 };
@@ -244,9 +242,7 @@ class Layer {
     for (const Work& w : work) {
       std::vector<float>& row = y.emplace_back();
       for (int64_t t = w.row.token; t < w.row.token + w.row.n_tokens; ++t) {
-        for (int64_t e = 0; e < y_size(); ++e) {
-          row.push_back(read_typed(p.activation, out.data(), t * vs + e));
-        }
+        append(row, p.activation, out, t * vs, y_size());
         EXPECT_TRUE(out.is_poison(clean_from, t * vs * act)) << "out written outside its tokens";
         clean_from = (t * vs + y_size()) * act;
         if (w.row.read_slot < 0) {
@@ -338,7 +334,20 @@ class Layer {
   int64_t ring_slot(int64_t row) const { return problem_.grid.ring_rows * row + 11; }
 
   static void pack(DType dtype, Poisoned& to, int64_t at, const float* from, int64_t n) {
+    if (dtype == DType::kF32) {
+      std::memcpy(to.bytes.data() + at * 4, from, n * 4);
+      return;
+    }
     for (int64_t i = 0; i < n; ++i) write_typed(dtype, to.data(), at + i, from[i]);
+  }
+  static void append(std::vector<float>& to, DType dtype, Poisoned& from, int64_t at, int64_t n) {
+    const size_t size = to.size();
+    to.resize(size + n);
+    if (dtype == DType::kF32) {
+      std::memcpy(to.data() + size, from.bytes.data() + at * 4, n * 4);
+      return;
+    }
+    for (int64_t i = 0; i < n; ++i) to[size + i] = read_typed(dtype, from.data(), at + i);
   }
   static void poison(Poisoned& pool, int slot, int64_t slot_bytes) {
     std::memset(pool.bytes.data() + slot * slot_bytes, 0xff, static_cast<size_t>(slot_bytes));
