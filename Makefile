@@ -1,19 +1,31 @@
 # The commands of the project; each installs what it needs and says what it does.
-.PHONY: build run test bench format lint deps clean
+.PHONY: configure build build-all run test bench format lint deps clean
 
-build: deps
-	@cmake --preset cpu $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) > build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }
+configure: deps
+	@cmake --preset cpu $$(command -v ccache > /dev/null && echo -DCMAKE_CXX_COMPILER_LAUNCHER=ccache) > build.log 2>&1 || { cat build.log; rm -f build.log; exit 1; }
 	@rm -f build.log
+
+# The command line and the libraries.
+build: configure
+	@cmake --build --preset cpu --target replayssm replayssm_shared replayssm_static
+
+# Tests and benches too.
+build-all: configure
 	@cmake --build --preset cpu
 
 deps:
 	@tools/install_deps.sh
 
-run: build
-	build/replayssm generate -p "The SELECT statement" -n 128
-	build/replayssm generate -p "The SELECT statement" -n 128 --draft ngram
+PROMPT = The purpose of this chapter is to
+SAMPLING = -n 120 --temperature 0.7 --top-p 0.9 --seed 1
 
-test: build
+run: build
+	@echo "== the GDN demo model, standard decoding by replay"
+	build/replayssm generate -p "$(PROMPT)" $(SAMPLING)
+	@echo "== the same text, speculative: a draft model proposes, the target verifies"
+	build/replayssm generate -p "$(PROMPT)" $(SAMPLING) --draft models/demo-draft
+
+test: build-all
 	ctest --preset cpu -j 2
 
 bench: build
@@ -22,7 +34,7 @@ bench: build
 format: deps
 	@tools/format.sh
 
-lint: build
+lint: deps
 	@tools/lint.sh
 
 clean:
