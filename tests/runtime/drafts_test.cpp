@@ -184,6 +184,26 @@ TEST(Drafts, PromptPassesDoNotMatter) {
   }
 }
 
+// Whatever stood of its drafts, a drafter goes on as a fresh one would that reads the same text.
+TEST(Drafts, ADrafterForgetsWhatDidNotStand) {
+  for (const Types& types : all_types()) {
+    SCOPED_TRACE(types_name(types));
+    const ops::SamplerParams sampling{.temperature = 1.0f, .seed = 12};
+    Engine engine(types, 8, 6);
+    auto tokens = random_ids(5, 3);
+    const auto drafter = engine.model_drafter(engine.model(), sampling);
+    std::mt19937_64 rng(4);
+    for (int step = 0; step < 30; ++step) {
+      const auto k = static_cast<int32_t>(1 + rng() % 5);
+      const auto drafts = drafter->propose(tokens, k);
+      ASSERT_EQ(drafts, engine.model_drafter(engine.model(), sampling)->propose(tokens, k)) << step;
+      const auto stand = static_cast<int64_t>(rng() % (drafts.size() + 1));
+      tokens.insert(tokens.end(), drafts.begin(), drafts.begin() + stand);
+      tokens.push_back(static_cast<int32_t>(rng() % kVocab));
+    }
+  }
+}
+
 // A drafter whose context is shorter than the text falls silent.
 TEST(Drafts, ShortDrafterFallsSilent) {
   const Types types = all_types()[4];

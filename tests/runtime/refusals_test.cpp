@@ -138,6 +138,23 @@ TEST(RefusalsDeathTest, PlainTokensCannotBeUndone) {
   EXPECT_DEATH(runner.run({&window, 1}), "pending tokens need replay");
 }
 
+// What was pending when a sequence was closed is not the next one's.
+TEST(RefusalsDeathTest, ANewSequenceHasNothingPending) {
+  const auto ids = random_ids(3, 1);
+  for (const StateMode state : {StateMode::kReplay, StateMode::kPlain}) {
+    Engine engine = engine_of(state);
+    Runner& runner = engine.runner();
+    const Window one = window_of(runner.open(), std::span(ids).first(1));
+    runner.run({&one, 1});
+    runner.close(0);
+    ASSERT_EQ(runner.open(), 0);
+    EXPECT_DEATH(runner.advance(0, 1), "advance of 1 with 0 fed");
+    runner.run({&one, 1});
+    runner.advance(0, 1);
+    EXPECT_EQ(runner.n(0), 1);
+  }
+}
+
 TEST(RefusalsDeathTest, ADrafterServesOneText) {
   Engine engine = engine_of();
   const auto drafter = engine.model_drafter(engine.model(), {});
