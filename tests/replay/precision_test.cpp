@@ -77,6 +77,7 @@ std::map<std::string, std::vector<double>> documented(Family family) {
   const std::string title = std::string(family_name(family)) + ", synthetic";
   bool inside = false;
   for (std::string line; std::getline(file, line);) {
+    if (line.rfind("## ", 0) == 0) inside = false;
     if (line.find(", synthetic") != std::string::npos) inside = line.rfind(title, 0) == 0;
     if (!inside || (line.rfind("| plain", 0) != 0 && line.rfind("| replay", 0) != 0)) continue;
     std::istringstream cells(line);

@@ -1,0 +1,24 @@
+// Any bytes as a config.json: either an Error of one line, or a description whose sizes are
+// bounded.
+#include <cstdlib>
+#include <string>
+
+#include "core/error.h"
+#include "model/families/family.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace replayssm;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  for (const auto describe : {describe_qwen3_5, describe_nemotron_h}) {
+    try {
+      const ModelDescription model = describe(ConfigObject::parse(text, "fuzz"));
+      if (model.spec.hidden < 1 || model.spec.vocab < 1 || model.spec.max_positions < 1) {
+        std::abort();
+      }
+      if (model.names.mixers.size() != model.spec.layers.size()) std::abort();
+    } catch (const Error& error) {
+      if (std::string(error.what()).find('\n') != std::string::npos) std::abort();
+    }
+  }
+  return 0;
+}
