@@ -46,6 +46,7 @@ struct Scratch {
   float* state_decay;    // [key_dim] what a fold multiplies the state with
   float* values;         // [unit_heads][B][value_padded] ring values
   float* log_decay;      // prefix sums of log decay: [unit_heads][B], KDA [B][key_padded]
+  float* log_decay_low;  // and what fp32 lost of them
   float* gates;          // [unit_heads][B] Mamba-2's dt
   float* packed;         // [2 * kChunk * key_dim] operands of the state products, blocked
   float* operands;       // [2 * kChunk][key_padded] z: k_t and q_t of each token; Mamba-2: C_t
@@ -75,6 +76,7 @@ struct Scratch {
     state_decay = floats(p.key_dim);
     values = floats(l.unit_heads * b * l.value_padded);
     log_decay = floats(p.family == Family::kKda ? b * l.key_padded : l.unit_heads * b);
+    log_decay_low = floats(p.family == Family::kKda ? b * l.key_padded : l.unit_heads * b);
     gates = floats(l.unit_heads * b);
     operands = floats(int64_t{2} * kChunk * l.key_padded);
     packed = floats(int64_t{2} * kChunk * p.key_dim);

@@ -154,13 +154,13 @@ class Unit {
   void fold_weights(int head, float* weight) {
     const int b = p_.grid.interval;
     if (is_kda()) {
-      const float* last = s_.log_decay + int64_t{b - 1} * l_.key_padded;
+      const int64_t last = int64_t{b - 1} * l_.key_padded;
       for (int k = 0; k < p_.key_dim; k += kLanes) {
         const int n = lanes_left(k, p_.key_dim);
-        store_n(s_.state_decay + k, exp(load(last + k)), n);
+        store_n(s_.state_decay + k, exp(load(s_.log_decay + last + k)), n);
         for (int j = 0; j < b; ++j) {
           const int64_t at = int64_t{j} * l_.key_padded + k;
-          const V decay = exp(sub(load(last + k), load(s_.log_decay + at)));
+          const V decay = exp(log_decay_between(last + k, at));
           store(s_.fold_keys + at, mul(decay, load(s_.keys + at)));
         }
       }
@@ -168,10 +168,9 @@ class Unit {
       return;
     }
     const float* g = log_decay_of(head);
-    const V last = set1(g[b - 1]);
     for (int j = 0; j < b; j += kLanes) {
       const int n = lanes_left(j, b);
-      V w = exp(sub(last, load_n(g + j, n)));
+      V w = exp(log_decay_since(head, b - 1, j, n));
       if (is_mamba()) w = mul(load_n(gates_of(head) + j, n), w);
       store_n(weight + j, w, n);
     }
@@ -187,25 +186,50 @@ class Unit {
   float* log_decay_of(int head) const {
     return s_.log_decay + int64_t{head - head_begin_} * p_.grid.interval;
   }
+  float* log_decay_low_of(int head) const {
+    return s_.log_decay_low + int64_t{head - head_begin_} * p_.grid.interval;
+  }
+  // G_t - G_j for rows [j, j + n), and KDA's per channel. A difference of fp32 prefix sums alone
+  // would lose what follows a strong decay.
+  V log_decay_since(int head, int t, int j, int n) const {
+    const float* g = log_decay_of(head);
+    const float* low = log_decay_low_of(head);
+    return add(sub(set1(g[t]), load_n(g + j, n)), sub(set1(low[t]), load_n(low + j, n)));
+  }
+  V log_decay_between(int64_t at_t, int64_t at_j) const {
+    return add(sub(load(s_.log_decay + at_t), load(s_.log_decay + at_j)),
+               sub(load(s_.log_decay_low + at_t), load(s_.log_decay_low + at_j)));
+  }
   float* gates_of(int head) const {
     return s_.gates + int64_t{head - head_begin_} * p_.grid.interval;
   }
 
-  // Appends one token's log decay (Mamba-2: dt) as row j, as a prefix sum.
+  // Appends one token's log decay (Mamba-2: dt) as row j, as a prefix sum with its rounding error
+  // (Knuth's two-sum).
   void append_gate(int head, int j, float gate) {
     float* g = log_decay_of(head);
+    float* low = log_decay_low_of(head);
     if (is_mamba()) {
       gates_of(head)[j] = gate;
       gate = -exp1(a_.a_log[head]) * gate;
     }
-    g[j] = j == 0 ? gate : g[j - 1] + gate;
+    const float before = j == 0 ? 0.0f : g[j - 1];
+    const float sum = before + gate;
+    const float added = sum - before;
+    g[j] = sum;
+    low[j] = (j == 0 ? 0.0f : low[j - 1]) + ((before - (sum - added)) + (gate - added));
   }
   void append_gates_kda(int j, const float* gates) {
     float* g = s_.log_decay + int64_t{j} * l_.key_padded;
+    float* low = s_.log_decay_low + int64_t{j} * l_.key_padded;
     for (int k = 0; k < p_.key_dim; k += kLanes) {
-      V v = load_n(gates + k, lanes_left(k, p_.key_dim));
-      if (j > 0) v = add(load(g - l_.key_padded + k), v);
-      store(g + k, v);
+      const V gate = load_n(gates + k, lanes_left(k, p_.key_dim));
+      const V before = j == 0 ? zero() : load(g - l_.key_padded + k);
+      const V low_before = j == 0 ? zero() : load(low - l_.key_padded + k);
+      const V sum = add(before, gate);
+      const V added = sub(sum, before);
+      store(g + k, sum);
+      store(low + k, add(low_before, add(sub(before, sub(sum, added)), sub(gate, added))));
     }
   }
 
@@ -330,7 +354,7 @@ class Unit {
       s_.decay[t] = exp1(g[last]);
       for (int j = 0; j <= last; j += kLanes) {
         const int lanes = lanes_left(j, last + 1);
-        V w = exp(sub(set1(g[last]), load_n(g + j, lanes)));
+        V w = exp(log_decay_since(head, last, j, lanes));
         if (is_mamba()) {
           w = mul(load_n(gates_of(head) + j, lanes), w);
         } else {
@@ -349,7 +373,7 @@ class Unit {
       const int last = n_rows_ + t;
       const float* key = operand(2 * t);
       const float* query = operand(2 * t + 1);
-      const float* g = s_.log_decay + int64_t{last} * l_.key_padded;
+      const int64_t at_t = int64_t{last} * l_.key_padded;
       for (int j0 = 0; j0 <= last; j0 += 8) {
         const int rows = last + 1 - j0 < 8 ? last + 1 - j0 : 8;
         V sum[2 * 8];
@@ -357,7 +381,7 @@ class Unit {
         for (int j = 0; j < rows; ++j) {
           const int64_t at = int64_t{j0 + j} * l_.key_padded;
           for (int k = 0; k < l_.key_padded; k += kLanes) {
-            const V decay = exp(sub(load(g + k), load(s_.log_decay + at + k)));
+            const V decay = exp(log_decay_between(at_t + k, at + k));
             const V decayed = mul(load(s_.keys + at + k), decay);
             sum[j] = fma(decayed, load(key + k), sum[j]);
             sum[8 + j] = fma(decayed, load(query + k), sum[8 + j]);
@@ -372,7 +396,7 @@ class Unit {
       }
       float decayed[2][kMaxKeyDim];
       for (int k = 0; k < l_.key_padded; k += kLanes) {
-        const V decay = exp(load(g + k));
+        const V decay = exp(load(s_.log_decay + at_t + k));
         store(decayed[0] + k, mul(decay, load(key + k)));
         store(decayed[1] + k, mul(decay, load(query + k)));
       }
