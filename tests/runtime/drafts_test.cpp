@@ -199,7 +199,8 @@ TEST(Drafts, ADrafterForgetsWhatDidNotStand) {
       ASSERT_EQ(drafts, engine.model_drafter(engine.model(), sampling)->propose(tokens, k)) << step;
       const auto stand = static_cast<int64_t>(rng() % (drafts.size() + 1));
       tokens.insert(tokens.end(), drafts.begin(), drafts.begin() + stand);
-      tokens.push_back(static_cast<int32_t>(rng() % kVocab));
+      const auto others = random_ids(1 + rng() % 4, rng());
+      tokens.insert(tokens.end(), others.begin(), others.end());
     }
   }
 }
