@@ -24,7 +24,7 @@ class Drafter {
 };
 
 // Prompt lookup: the longest suffix of at most 8 and at least 2 tokens that occurred before, latest
-// occurrence first; proposes what followed it.
+// occurrence first; proposes what followed it, and where that runs out, the same again.
 std::unique_ptr<Drafter> make_ngram_drafter();
 
 // Tests: one list of ids a step from a JSON file ([[1,2],[],[7]]); past its end, none. Throws Error

@@ -27,8 +27,12 @@ class NgramDrafter final : public Drafter {
       }
     }
     if (best_length == 0) return {};
-    const int64_t n = std::min<int64_t>(k, size - best_end);
-    return {tokens.begin() + best_end, tokens.begin() + best_end + n};
+    // Where what followed reaches the end of the text, the text repeats: so do the drafts.
+    std::vector<int32_t> drafts;
+    for (int64_t i = best_end; static_cast<int32_t>(drafts.size()) < k; ++i) {
+      drafts.push_back(i < size ? tokens[i] : drafts[static_cast<size_t>(i - size)]);
+    }
+    return drafts;
   }
 };
 

@@ -234,8 +234,8 @@ TEST(Drafts, NgramLooksUpTheLongestLatestSuffix) {
   EXPECT_EQ(propose({1, 2, 9, 8, 1, 2}, 2), (Ids{9, 8}));            // at most k
   EXPECT_EQ(propose({1, 2, 9, 1, 2, 8, 1, 2}, 1), Ids{8});           // the latest
   EXPECT_EQ(propose({5, 1, 2, 9, 6, 1, 2, 8, 5, 1, 2}, 1), Ids{9});  // the longest
-  EXPECT_EQ(propose({7, 7, 7}, 4), Ids{7});                          // overlapping
-  EXPECT_EQ(propose({3, 1, 2, 9, 4, 1, 2, 8, 1, 2}, 3), (Ids{8, 1, 2}));
+  EXPECT_EQ(propose({7, 7, 7}, 4), (Ids{7, 7, 7, 7}));               // repeats go on
+  EXPECT_EQ(propose({3, 1, 2, 9, 4, 1, 2, 8, 1, 2}, 4), (Ids{8, 1, 2, 8}));
   EXPECT_EQ(drafter->bytes(), 0);
 }
 
