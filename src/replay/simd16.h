@@ -103,6 +103,10 @@ REPLAYSSM_INLINE void store_bf16_raw(uint16_t* p, V a, int n) {
 REPLAYSSM_INLINE void store_half_raw(uint16_t* p, V a, int n) {
   _mm256_mask_storeu_epi16(p, mask_of(n), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
+// a as fp16 holds it; the caller has saturated.
+REPLAYSSM_INLINE V round_half_raw(V a) {
+  return {_mm512_cvtph_ps(_mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT))};
+}
 REPLAYSSM_INLINE void store_i8_raw(int8_t* p, V a) {  // |a| <= 127, integral
   _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
@@ -219,6 +223,11 @@ REPLAYSSM_INLINE void store_half_raw(uint16_t* p, V x, int n) {
     for (int i = 0; i < n; ++i) p[i] = t[i];
   }
 }
+// x as fp16 holds it; the caller has saturated.
+REPLAYSSM_INLINE V round_half_raw(V x) {
+  return {_mm256_cvtph_ps(_mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT)),
+          _mm256_cvtph_ps(_mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT))};
+}
 REPLAYSSM_INLINE void store_i8_raw(int8_t* p, V x) {  // |x| <= 127, integral
   int32_t t[16];
   _mm256_storeu_si256((__m256i*)t, _mm256_cvtps_epi32(x.a));
@@ -308,6 +317,12 @@ REPLAYSSM_INLINE void store_bf16_raw(uint16_t* p, V a, int n) {
 REPLAYSSM_INLINE void store_half_raw(uint16_t* p, V a, int n) {
   for (int i = 0; i < n; ++i) p[i] = float_to_half(a.v[i]);
 }
+// a as fp16 holds it; the caller has saturated.
+REPLAYSSM_INLINE V round_half_raw(V a) {
+  float t[16];
+  for (int i = 0; i < 16; ++i) t[i] = half_to_float(float_to_half(a.v[i]));
+  return load(t);
+}
 REPLAYSSM_INLINE void store_i8_raw(int8_t* p, V a) {  // |a| <= 127, integral
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
 }
@@ -327,6 +342,9 @@ REPLAYSSM_INLINE V saturate_half(V a) {
 REPLAYSSM_INLINE void store_half(uint16_t* p, V a, int n = 16) {
   store_half_raw(p, saturate_half(a), n);
 }
+
+// a as fp16 holds it, saturated.
+REPLAYSSM_INLINE V round_half(V a) { return round_half_raw(saturate_half(a)); }
 
 REPLAYSSM_INLINE float reduce_add(V a) {
   float h[8];

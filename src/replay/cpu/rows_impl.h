@@ -66,12 +66,11 @@ REPLAYSSM_INLINE void store_ring(DType type, const Ring& ring, int64_t slot, int
 // The value that the ring will hold, widened again. Counts what fp16 could not hold.
 REPLAYSSM_INLINE V round_to_ring(DType type, V v, int64_t* saturated) {
   if (type == DType::kF32) return v;
-  uint16_t rounded[kLanes];
   if (type == DType::kF16) {
     *saturated += count_less(set1(kHalfMax), abs(v));
-    store_half(rounded, v);
-    return load_half(rounded);
+    return round_half(v);
   }
+  uint16_t rounded[kLanes];
   store_bf16(rounded, v);
   return load_bf16(rounded);
 }
