@@ -5,6 +5,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "ops/parallel.h"
 #include "replay/convert.h"
 #include "replay/kernels.h"
 #include "replay/plain.h"
@@ -12,13 +13,6 @@
 
 namespace replayssm::study {
 namespace {
-
-ParallelFor parallel_of(ThreadPool& pool) {
-  return {[](void* ctx, int64_t count, ParallelFor::Function function, const void* arg) {
-            static_cast<ThreadPool*>(ctx)->run(count, function, arg);
-          },
-          &pool, pool.size()};
-}
 
 // Zeroed memory at a 64-byte boundary.
 class Buffer {

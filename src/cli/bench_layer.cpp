@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "ops/parallel.h"
 #include "replay/convert.h"
 #include "replay/plain.h"
 
@@ -23,13 +24,6 @@ double now_us() {
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
-}
-
-ParallelFor parallel_of(ThreadPool& pool) {
-  return {[](void* ctx, int64_t count, ParallelFor::Function function, const void* arg) {
-            static_cast<ThreadPool*>(ctx)->run(count, function, arg);
-          },
-          &pool, pool.size()};
 }
 
 // One layer's pools and inputs for a batch; bf16 activations, an fp16 ring (Mamba-2: bf16).

@@ -8,19 +8,10 @@
 #include "model/mixers/mixers.h"
 #include "ops/elementwise.h"
 #include "ops/norm.h"
+#include "ops/parallel.h"
 
 namespace replayssm {
 namespace {
-
-ParallelFor parallel_of(ThreadPool& pool) {
-  ParallelFor out;
-  out.run = [](void* ctx, int64_t count, ParallelFor::Function function, const void* arg) {
-    static_cast<ThreadPool*>(ctx)->run(count, function, arg);
-  };
-  out.ctx = &pool;
-  out.n_workers = pool.size();
-  return out;
-}
 
 size_t mixer_scratch_bytes(const Model& model, int64_t n_tokens) {
   size_t out = 0;

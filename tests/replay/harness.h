@@ -15,18 +15,12 @@
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "ops/parallel.h"
 #include "replay/convert.h"
 #include "replay/kernels.h"
 #include "replay/ref/reference.h"
 
 namespace replayssm::test {
-
-inline ParallelFor parallel_of(ThreadPool& pool) {
-  return {[](void* ctx, int64_t count, ParallelFor::Function function, const void* arg) {
-            static_cast<ThreadPool*>(ctx)->run(count, function, arg);
-          },
-          &pool, pool.size()};
-}
 
 inline std::vector<Isa> supported_isas() {
   std::vector<Isa> isas;

@@ -13,13 +13,6 @@ class Hostile : public EachIsa {
   ThreadPool pool_{1};
 };
 
-InputLaw law_of(uint64_t seed, float value_scale = 1.0f) {
-  InputLaw law;
-  law.seed = seed;
-  law.value_scale = value_scale;
-  return law;
-}
-
 // A bad draft reaches no earlier token of its window; rejected, it reaches nothing at all.
 TEST_P(Hostile, ABadDraftStaysWhereItIs) {
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(),

@@ -9,22 +9,11 @@ namespace {
 
 class Rollback : public EachIsa {
  protected:
-  // The sequence decoded token by token, never drafted.
   Trace plain(const Problem& p, const Inputs& inputs, int64_t n) {
-    Layer layer(p, isa(), 3, pool_);
-    Sequence sequence(layer, inputs, 1);
-    sequence.decode_to(n, 1);
-    sequence.fold_only();
-    return sequence.trace;
+    return plain_trace(p, isa(), inputs, n, pool_);
   }
   ThreadPool pool_{1};
 };
-
-InputLaw law_of(uint64_t seed) {
-  InputLaw law;
-  law.seed = seed;
-  return law;
-}
 
 // Windows of which the first tokens are right and stand, and the rest wrong and rejected.
 TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {

@@ -105,4 +105,21 @@ class Sequence {
   int slot_;
 };
 
+inline InputLaw law_of(uint64_t seed, float value_scale = 1.0f) {
+  InputLaw law;
+  law.seed = seed;
+  law.value_scale = value_scale;
+  return law;
+}
+
+// A sequence decoded token by token, never drafted.
+inline Trace plain_trace(const Problem& p, Isa isa, const Inputs& inputs, int64_t n,
+                         ThreadPool& pool) {
+  Layer layer(p, isa, 3, pool);
+  Sequence sequence(layer, inputs, 1);
+  sequence.decode_to(n, 1);
+  sequence.fold_only();
+  return sequence.trace;
+}
+
 }  // namespace replayssm::test

@@ -11,20 +11,10 @@ namespace {
 class Slots : public EachIsa {
  protected:
   Trace plain(const Problem& p, const Inputs& inputs, int64_t n) {
-    Layer layer(p, isa(), 3, pool_);
-    Sequence sequence(layer, inputs, 1);
-    sequence.decode_to(n, 1);
-    sequence.fold_only();
-    return sequence.trace;
+    return plain_trace(p, isa(), inputs, n, pool_);
   }
   ThreadPool pool_{1};
 };
-
-InputLaw law_of(uint64_t seed) {
-  InputLaw law;
-  law.seed = seed;
-  return law;
-}
 
 // A fold to a fresh slot leaves the one it read as it was, and that one is a snapshot: restored at
 // its grid point it needs no ring row, and one past it a single row.
