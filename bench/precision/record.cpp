@@ -3,9 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
+#include "core/text_file.h"
 #include "model/forward.h"
 #include "model/safetensors.h"
 #include "model/tokenizer/tokenizer.h"
@@ -53,11 +52,7 @@ void run(const std::string& folder, const std::string& text_file, const std::str
          const std::vector<size_t>& layers) {
   const auto model = Model::load(folder, {});
   const auto tokenizer = model::Tokenizer::load(folder + "/tokenizer.json");
-  std::ifstream in(text_file);
-  if (!in) fail(text_file, ": cannot open");
-  std::ostringstream text;
-  text << in.rdbuf();
-  const std::vector<int32_t> ids = tokenizer.encode(text.str());
+  const std::vector<int32_t> ids = tokenizer.encode(read_text_file(text_file));
   const int64_t n = static_cast<int64_t>(ids.size());
 
   ThreadPool pool;

@@ -163,10 +163,9 @@ Result run(const Problem& p, const Inputs& in, int window, uint64_t seed, bool r
       }
     }
     if (n_tokens == 0) break;
-    std::vector<uint16_t> late = bf16(hv);
     q.upload(bf16(hq));
     k.upload(bf16(hk));
-    v.upload(late);
+    v.upload(bf16(hv));
     gate.upload(hg);
     beta.upload(hb);
     rows_device.upload(rows);

@@ -1,12 +1,11 @@
 #include "model/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
-#include <limits>
 #include <mutex>
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/text_file.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/byte_level.h"
@@ -51,21 +50,6 @@ class ScratchPool {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Scratch>> free_;
 };
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) fail(path, ": cannot open");
-  const std::streamoff size = file.tellg();
-  // A directory opens, and has no end to speak of.
-  if (size < 0 || size == std::numeric_limits<std::streamoff>::max()) fail(path, ": cannot read");
-  if (static_cast<uint64_t>(size) > kMaxTokenizerJsonBytes) {
-    fail(path, ": ", size, " bytes are more than the ", kMaxTokenizerJsonBytes, " allowed");
-  }
-  std::string text(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), size)) fail(path, ": cannot read");
-  return text;
-}
 
 }  // namespace
 
@@ -171,7 +155,9 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
-Tokenizer Tokenizer::load(const std::string& path) { return parse(read_file(path), path); }
+Tokenizer Tokenizer::load(const std::string& path) {
+  return parse(read_text_file(path, kMaxTokenizerJsonBytes), path);
+}
 
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& name) {
   return Tokenizer(std::make_unique<State>(parse_tokenizer_json(json, name)));

@@ -9,7 +9,6 @@
 namespace replayssm {
 namespace {
 
-using cpu::kChunk;
 using cpu::Layout;
 using cpu::PlainScratch;
 using cpu::Scratch;

@@ -1,5 +1,4 @@
-// Every shape that has a kernel, in one table. `blocks` > 0: that many heads share a block; < 0: a
-// head's rows are split over that many blocks.
+// A kernel of the instance tables: the shape that it serves, and its launch.
 #pragma once
 
 #include "replay/cuda/kernels_cuda.h"
