@@ -76,7 +76,15 @@ struct TokenEvent {
   std::optional<TokenLogprob> logprob;
 };
 
-enum class FinishReason : int32_t { kStopId, kLength, kCancelled, kConstraintDone, kError };
+// kStopped: the listener ended it. kConstraintDone: the grammar allows no further token.
+enum class FinishReason : int32_t {
+  kStopId,
+  kStopped,
+  kLength,
+  kCancelled,
+  kConstraintDone,
+  kError,
+};
 
 struct RequestUsage {
   int64_t prompt_tokens = 0;
@@ -97,8 +105,9 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual void prompt_logprobs(std::vector<TokenLogprob>) {}
-  // The tokens that one step decided, in order. Returning false for a choice ends it there (a stop
-  // string was seen): tokens after the returned count are dropped. Returns how many are kept.
+  // The tokens that one step decided for one choice, in order. Returns how many are kept: all of
+  // them, and the choice goes on; or fewer (a stop string was seen), and the choice ends there with
+  // kStopped. No call has more than the rest of max_new_tokens.
   virtual size_t tokens(std::span<const TokenEvent> events) = 0;
   virtual void choice_finished(int32_t choice, FinishReason reason) = 0;
   virtual void finished(const RequestUsage& usage, const std::string& error) = 0;
