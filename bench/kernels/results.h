@@ -1,0 +1,31 @@
+// The JSON of a shard (one layer shape and state dtype), and how it is resumed.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cells.h"
+#include "device.h"
+
+namespace replayssm::bench {
+
+// One invocation; every cell points at the one that measured it.
+nlohmann::json run_json(const Machine& machine, const std::string& command);
+
+class Shard {
+ public:
+  // Reads folder/h200_<shape>_<dtype>.json if it is there and of these sources; else starts anew.
+  Shard(const std::string& folder, const LayerShape& shape, DType dtype, int interval);
+
+  bool has(const Cell& cell) const { return cells_.contains(cell.name()); }
+  // Adds a cell ({"us": ...} or {"skipped": reason} or {"failed": error}) and writes the file.
+  void add(const Cell& cell, const nlohmann::json& result, const nlohmann::json& run);
+
+ private:
+  std::string path_;
+  nlohmann::json head_;
+  nlohmann::json runs_ = nlohmann::json::array();
+  nlohmann::json cells_ = nlohmann::json::object();
+};
+
+}  // namespace replayssm::bench

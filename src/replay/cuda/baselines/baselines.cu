@@ -1,0 +1,286 @@
+// A warp owns 16 state rows, eight lanes a row: a lane holds a 16th of four consecutive rows' keys
+// in 16-byte chunks, so that every access is whole sectors and nothing is shared between warps.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "replay/cuda/baselines/baselines.h"
+
+namespace replayssm::cuda {
+namespace {
+
+constexpr int kKeyDim = 128;
+constexpr int kLanes = 8;                       // of one state row
+constexpr int kLaneRows = 4;                    // consecutive rows of a lane
+constexpr int kElements = kKeyDim / kLanes;     // of one row in a lane
+constexpr int kRows = 32 / kLanes * kLaneRows;  // of a warp
+constexpr int kWarps = 2;                       // of a block; they never meet
+
+struct Float {
+  static constexpr int kChunk = 4;  // elements of 16 bytes
+  using Type = float;
+  static __device__ void load(const float* from, float* to) {
+    const float4 x = __ldcs(reinterpret_cast<const float4*>(from));
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+  }
+  static __device__ void store(const float* from, float* to) {
+    __stcs(reinterpret_cast<float4*>(to), make_float4(from[0], from[1], from[2], from[3]));
+  }
+};
+
+struct Half {
+  static constexpr int kChunk = 8;
+  using Type = __half;
+  static __device__ void load(const __half* from, float* to) {
+    const uint4 x = __ldcs(reinterpret_cast<const uint4*>(from));
+    const __half2* pairs = reinterpret_cast<const __half2*>(&x);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = __half22float2(pairs[i]);
+      to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
+    }
+  }
+  // Saturates; NaN stays NaN.
+  static __device__ __half2 pair(float a, float b) {
+    const __half2 most = __float2half2_rn(65504.0f);
+    return __hmin2_nan(__hmax2_nan(__floats2half2_rn(a, b), __hneg2(most)), most);
+  }
+  static __device__ void store(const float* from, __half* to) {
+    uint4 x;
+    __half2* pairs = reinterpret_cast<__half2*>(&x);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = pair(from[2 * i], from[2 * i + 1]);
+    __stcs(reinterpret_cast<uint4*>(to), x);
+  }
+};
+
+struct BFloat {
+  static constexpr int kChunk = 8;
+  using Type = __nv_bfloat16;
+  static __device__ void load(const __nv_bfloat16* from, float* to) {
+    const uint4 x = __ldcs(reinterpret_cast<const uint4*>(from));
+    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&x);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = __bfloat1622float2(pairs[i]);
+      to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
+    }
+  }
+  static __device__ void store(const float* from, __nv_bfloat16* to) {
+    uint4 x;
+    __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&x);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(from[2 * i], from[2 * i + 1]);
+    __stcs(reinterpret_cast<uint4*>(to), x);
+  }
+};
+
+// The lane's elements of a key vector: chunk c of a row stands at (c * kLanes + lane) * kChunk.
+template <int kChunk>
+__device__ void load_keys(const Tokens& tokens, int64_t token, int key_head, int lane,
+                          float (&to)[kElements]) {
+  const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(tokens.data) +
+                              token * tokens.token_stride + key_head * kKeyDim + lane * kChunk;
+#pragma unroll
+  for (int c = 0; c < kElements / kChunk; ++c) {
+    using Bits = std::conditional_t<kChunk == 8, uint4, uint2>;
+    const Bits x = __ldg(reinterpret_cast<const Bits*>(from + c * kLanes * kChunk));
+    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&x);
+#pragma unroll
+    for (int i = 0; i < kChunk / 2; ++i) {
+      const float2 pair = __bfloat1622float2(pairs[i]);
+      to[c * kChunk + 2 * i] = pair.x, to[c * kChunk + 2 * i + 1] = pair.y;
+    }
+  }
+}
+
+// The sum over the eight lanes of a row, in all of them.
+__device__ float row_sum(float x) {
+#pragma unroll
+  for (int i = 1; i < kLanes; i *= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
+  return x;
+}
+
+__device__ float dot(const float (&a)[kElements], const float (&b)[kElements]) {
+  float even = 0, odd = 0;
+#pragma unroll
+  for (int i = 0; i < kElements; i += 2) {
+    even = fmaf(a[i], b[i], even);
+    odd = fmaf(a[i + 1], b[i + 1], odd);
+  }
+  return even + odd;
+}
+
+__device__ void scale_by(float factor, float (&x)[kElements]) {
+#pragma unroll
+  for (float& element : x) element *= factor;
+}
+
+__device__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+__device__ float gate_of(const Tokens& tokens, int64_t token, int head) {
+  return __ldg(static_cast<const float*>(tokens.data) + token * tokens.token_stride + head);
+}
+
+// Where a warp's rows stand.
+struct Place {
+  int head, key_head;
+  int value;  // the lane's first row of the head
+  int lane;   // of the row
+};
+
+// One token through the lane's part of the state; y to args.out if kOutput.
+template <Family kFamily, int kChunk, bool kOutput>
+__device__ void apply(const BaselineArgs& args, const Problem& problem, const BaselineInputs& in,
+                      int64_t token, const Place& at, float (&state)[kLaneRows][kElements]) {
+  const int64_t value_at = int64_t{at.head} * problem.value_dim + at.value;
+  float key[kElements], query[kElements];
+  load_keys<kChunk>(in.key, token, at.key_head, at.lane, key);
+  if constexpr (kOutput) load_keys<kChunk>(in.query, token, at.key_head, at.lane, query);
+  const uint2 value_bits = __ldg(reinterpret_cast<const uint2*>(
+      static_cast<const __nv_bfloat16*>(in.value.data) + token * in.value.token_stride + value_at));
+  float value[kLaneRows], y[kLaneRows];
+#pragma unroll
+  for (int r = 0; r < kLaneRows; r += 2) {
+    const float2 pair =
+        __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&value_bits)[r / 2]);
+    value[r] = pair.x, value[r + 1] = pair.y;
+  }
+  const float step = softplus(gate_of(in.gate, token, at.head) + __ldg(args.dt_bias + at.head));
+  const float decay = expf(-expf(__ldg(args.a_log + at.head)) * step);
+  float beta = 0, skip = 0;
+  if constexpr (kFamily == Family::kGdn) {
+    beta = problem.beta_scale / (1.0f + expf(-gate_of(in.beta, token, at.head)));
+    scale_by(rsqrtf(row_sum(dot(key, key)) + 1e-6f), key);
+    if constexpr (kOutput) {
+      const float norm = row_sum(dot(query, query)) + 1e-6f;
+      scale_by(rsqrtf(norm * static_cast<float>(kKeyDim)), query);
+    }
+  } else {
+    skip = __ldg(args.skip + at.head);
+  }
+  float key_query = 0;
+  if constexpr (kOutput) key_query = row_sum(dot(key, query));
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) {
+    float u = step * value[r];
+    if constexpr (kFamily == Family::kGdn) {
+      u = beta * (value[r] - decay * row_sum(dot(state[r], key)));
+    }
+    if constexpr (kOutput) {
+      y[r] = fmaf(decay, row_sum(dot(state[r], query)), u * key_query);
+      if constexpr (kFamily == Family::kMamba2) y[r] = fmaf(skip, value[r], y[r]);
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) state[r][i] = fmaf(u, key[i], decay * state[r][i]);
+  }
+  if constexpr (kOutput) {
+    if (at.lane == 0) {
+      uint2 bits;
+      __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);
+      pairs[0] = __floats2bfloat162_rn(y[0], y[1]);
+      pairs[1] = __floats2bfloat162_rn(y[2], y[3]);
+      *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(args.out.data) +
+                                token * args.out.token_stride + value_at) = bits;
+    }
+  }
+}
+
+template <Family kFamily, typename State>
+__global__ void __launch_bounds__(32 * kWarps, 8)
+    baseline_kernel(const BaselineArgs args, const Problem problem) {
+  constexpr int kChunk = State::kChunk;
+  const int thread_lane = threadIdx.x % 32;
+  const int slab = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (slab * kRows >= problem.n_heads * problem.value_dim) return;
+  const BaselineRow row = args.rows[blockIdx.y];
+  if (row.read_slot < 0) return;
+
+  Place at;
+  at.head = slab * kRows / problem.value_dim;
+  at.key_head = at.head / (problem.n_heads / problem.n_key_heads);
+  at.value = slab * kRows % problem.value_dim + thread_lane / kLanes * kLaneRows;
+  at.lane = thread_lane % kLanes;
+  const int64_t first =
+      (int64_t{slab} * kRows + thread_lane / kLanes * kLaneRows) * kKeyDim + at.lane * kChunk;
+  typename State::Type* states = static_cast<typename State::Type*>(args.state) + first;
+
+  float state[kLaneRows][kElements];
+  const typename State::Type* from = states + row.read_slot * args.state_slot_stride;
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < kElements / kChunk; ++c) {
+      State::load(from + r * kKeyDim + c * kLanes * kChunk, state[r] + c * kChunk);
+    }
+  }
+  const auto write = [&](int32_t slot) {
+    if (slot < 0) return;
+    typename State::Type* to = states + slot * args.state_slot_stride;
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kElements / kChunk; ++c) {
+        State::store(state[r] + c * kChunk, to + r * kKeyDim + c * kLanes * kChunk);
+      }
+    }
+  };
+  for (int t = 0; t < row.n_kept; ++t) {
+    apply<kFamily, kChunk, false>(args, problem, args.kept, row.kept_token + t, at, state);
+  }
+  if (row.n_kept > 0) write(row.write_slot);
+  for (int t = 0; t < row.n_tokens; ++t) {
+    apply<kFamily, kChunk, true>(args, problem, args.inputs, row.token + t, at, state);
+    if (args.snapshot_slots != nullptr) {
+      write(args.snapshot_slots[int64_t{blockIdx.y} * args.snapshot_stride + t]);
+    }
+  }
+}
+
+template <Family kFamily, typename State>
+void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t stream) {
+  const int slabs = problem.n_heads * problem.value_dim / kRows;
+  const dim3 grid(static_cast<unsigned>((slabs + kWarps - 1) / kWarps),
+                  static_cast<unsigned>(args.n_rows));
+  baseline_kernel<kFamily, State><<<grid, 32 * kWarps, 0, stream>>>(args, problem);
+}
+
+template <Family kFamily>
+void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t stream) {
+  switch (problem.checkpoint) {
+    case DType::kF32:
+      return launch<kFamily, Float>(problem, args, stream);
+    case DType::kF16:
+      return launch<kFamily, Half>(problem, args, stream);
+    case DType::kBF16:
+      return launch<kFamily, BFloat>(problem, args, stream);
+    case DType::kI8:
+      return;
+  }
+}
+
+}  // namespace
+
+std::string baseline_reason(const Problem& p) {
+  if (p.family == Family::kKda) return "the CUDA baselines are GDN and Mamba-2";
+  if (p.key_dim != kKeyDim) return "the CUDA baselines have a key dim of 128";
+  if (p.value_dim % kRows != 0) return "the CUDA baselines take value dims that 16 divides";
+  if (p.activation != DType::kBF16) return "the CUDA baselines take bf16 activations";
+  if (p.checkpoint == DType::kI8) return "the CUDA baselines have no int8 state";
+  if (p.n_key_heads < 1 || p.n_heads % p.n_key_heads != 0) {
+    return "n_key_heads does not divide n_heads";
+  }
+  return "";
+}
+
+void baseline_step(const Problem& problem, const BaselineArgs& args, cudaStream_t stream) {
+  if (args.n_rows == 0) return;
+  if (problem.family == Family::kGdn) {
+    launch<Family::kGdn>(problem, args, stream);
+  } else {
+    launch<Family::kMamba2>(problem, args, stream);
+  }
+}
+
+}  // namespace replayssm::cuda
