@@ -1,0 +1,129 @@
+"""The tools that read the GPU's results: targets, staleness, tables."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import check_targets  # noqa: E402
+import gpu_results  # noqa: E402
+import gpu_test_report  # noqa: E402
+from source_hash import KERNELS, source_hash  # noqa: E402
+
+
+def cell(window, batch, us, way="replay"):
+    return {"name": f"qw4b/fp16/{way}/T{window}/B{batch}", "way": way, "window": window,
+            "accepted": window, "batch": batch, "run": 0, "us": us, "must_move_bytes": 1e6,
+            "bytes_per_second": 1e6 / us * 1e6, "floor_us": us / 2, "floor_fraction": 0.5}
+
+
+def shard(cells, source=None):
+    return {"source_hash": source or source_hash(KERNELS), "shape": "qw4b", "dtype": "fp16",
+            "model": "Qwen3.5-4B", "interval": 16, "cells": cells,
+            "runs": [{"date": "2026-11-29", "card": "a card", "driver": "1", "cuda": "13.0",
+                      "command": "bench_kernels", "read_bytes_per_second": 4e12,
+                      "copy_bytes_per_second": 4e12}]}
+
+
+class Results(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def write(self, cells, source=None):
+        (self.path / "h200_qw4b_fp16.json").write_text(json.dumps(shard(cells, source)))
+
+    def check(self, targets):
+        (self.path / "targets.json").write_text(json.dumps(targets))
+        return subprocess.run(
+            [sys.executable, ROOT / "tools/check_targets.py", "--results", self.path, "--targets",
+             self.path / "targets.json"], capture_output=True, text=True)
+
+    def test_least_reached_and_goal_missed_passes_and_lists_the_goal(self):
+        self.write([cell(1, 256, 90.0)])
+        done = self.check({"cells": {"qw4b/fp16/replay/T1/B256": {"least": 91, "goal": 82}}})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("goal missed: 1\n  qw4b/fp16/replay/T1/B256: 90 us, goal 82", done.stdout)
+        self.assertIn("1 of 1 cells reach their least", done.stdout)
+
+    def test_missed_least_fails(self):
+        self.write([cell(1, 256, 92.0)])
+        done = self.check({"cells": {"qw4b/fp16/replay/T1/B256": {"least": 91, "goal": 82}}})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("least missed: 1\n  qw4b/fp16/replay/T1/B256: 92 us", done.stdout)
+
+    def test_a_cell_without_a_figure_fails_with_its_reason(self):
+        self.write([{"name": "qw4b/fp16/replay/T4/B256", "way": "replay", "window": 4,
+                     "batch": 256, "run": 0, "skipped": "no GDN kernel"}])
+        done = self.check({"cells": {"qw4b/fp16/replay/T4/B256": {"least": 129},
+                                     "qw4b/fp16/replay/T8/B256": {"least": 157}}})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("not measured: 2\n  qw4b/fp16/replay/T4/B256: no GDN kernel", done.stdout)
+
+    def test_ratio_counts_from_the_least_batch_on(self):
+        self.write([cell(1, 32, 10.0), cell(8, 32, 20.0), cell(1, 64, 10.0), cell(8, 64, 15.0)])
+        ratio = {"dtype": "fp16", "window": 8, "over": 1, "min_batch": 64, "goal": 1.45}
+        done = self.check({"cells": {}, "ratios": [ratio]})
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("goal missed: 1\n  qw4b/fp16/replay/T8/B64 over T1: 1.50", done.stdout)
+
+    def test_results_of_other_sources_are_named(self):
+        self.write([cell(1, 256, 90.0)], source="0123456789abcdef")
+        self.assertEqual(len(gpu_results.stale(self.path)), 1)
+        self.write([cell(1, 256, 90.0)])
+        self.assertEqual(gpu_results.stale(self.path), [])
+
+    def test_a_broken_file_is_named(self):
+        (self.path / "h200_qw4b_fp16.json").write_text("{")
+        with self.assertRaisesRegex(ValueError, "h200_qw4b_fp16.json"):
+            gpu_results.cells(self.path)
+
+
+class TestReport(unittest.TestCase):
+    def gather(self, report):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "step_cuda_test.json").write_text(json.dumps(report))
+            return gpu_test_report.gather(pathlib.Path(folder))
+
+    def test_results_of_a_binary(self):
+        def case(name, **more):
+            return {"name": name, "status": "RUN", "result": "COMPLETED", "time": "1.5s", **more}
+
+        suite = [case("Good"), case("Bad", failures=[{"failure": "x"}]),
+                 case("Left", result="SKIPPED"), case("Filtered", status="NOTRUN")]
+        tests = self.gather({"testsuites": [{"name": "Step", "testsuite": suite}]})
+        self.assertEqual([(t["name"], t["result"]) for t in tests],
+                         [("step_cuda_test/Step.Good", "passed"),
+                          ("step_cuda_test/Step.Bad", "failed"),
+                          ("step_cuda_test/Step.Left", "skipped")])
+
+    def test_a_crash_is_a_failure(self):
+        self.assertEqual(self.gather({"crashed": 139})[0]["result"], "failed")
+
+    def test_list_of_skips(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "skips.txt"
+            path.write_text("# why\nstep_cuda_test/Step.Left  # no kernel\n\n")
+            self.assertEqual(gpu_test_report.expected_skips(path), {"step_cuda_test/Step.Left"})
+
+
+class Targets(unittest.TestCase):
+    def test_every_target_is_a_cell_that_the_bench_measures(self):
+        targets = json.loads(check_targets.TARGETS.read_text())
+        for name, target in targets["cells"].items():
+            self.assertRegex(
+                name, r"^(qw4b|qw122b|nano30b|nano4b|super|granite)/(fp32|fp16|bf16|int8)/"
+                r"(replay/T(1|4|8)|plain/T1)/B(1|8|32|64|128|256|512|1024)$")
+            if "goal" in target:
+                self.assertLessEqual(target["goal"], target["least"], name)
+
+
+if __name__ == "__main__":
+    unittest.main()

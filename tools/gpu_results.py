@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Reads the GPU's results under bench/results: the shards of bench_kernels, peers and tests. Run by
+itself it names those that were measured with other sources than stand here."""
+import json
+import pathlib
+
+from source_hash import KERNELS, TESTS, source_hash
+
+RESULTS = pathlib.Path(__file__).resolve().parent.parent / "bench" / "results"
+
+
+def load(path):
+    """The object in a result file; a ValueError names the file if it is none."""
+    try:
+        data = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: not an object")
+    return data
+
+
+def shards(folder=RESULTS):
+    """bench_kernels' files in order of name."""
+    loaded = [load(path) for path in sorted(folder.glob("h200_*_*.json"))]
+    return [shard for shard in loaded if "shape" in shard]
+
+
+def cells(folder=RESULTS):
+    """name -> cell, each with its shard's shape and dtype."""
+    found = {}
+    for shard in shards(folder):
+        for cell in shard["cells"]:
+            found[cell["name"]] = {**cell, "shape": shard["shape"], "dtype": shard["dtype"]}
+    return found
+
+
+def stale(folder=RESULTS):
+    """One line for each result that was measured with other sources than those that stand here."""
+    lines = []
+    now = source_hash(KERNELS)
+    for shard in shards(folder):
+        if shard["source_hash"] != now:
+            lines.append(f"h200_{shard['shape']}_{shard['dtype']}.json: sources "
+                         f"{shard['source_hash']}, here {now}")
+    tests = folder / "h200_tests.json"
+    if tests.exists():
+        of_tests = load(tests)["source_hash"]
+        if of_tests != source_hash(TESTS):
+            lines.append(f"h200_tests.json: sources {of_tests}, here {source_hash(TESTS)}")
+    return lines
+
+
+if __name__ == "__main__":
+    for line in stale():
+        print(f"warning: stale GPU result: {line}")

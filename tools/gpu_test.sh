@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# On a machine with an H200, after `cmake --build --preset cuda`: runs every test binary of the GPU
+# and writes h200_tests.json. Fails on a failed test, a crash, a skip that is not listed in
+# tests/cuda/expected_skips.txt, or a build of other sources. Flags go to the binaries
+# (--gtest_filter).
+#   BUILD    the build folder (build/cuda)
+#   RESULTS  where the JSON goes (bench/results)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=${BUILD:-build/cuda}
+results=${RESULTS:-bench/results}
+reports=$(mktemp -d)
+trap 'rm -rf "$reports"' EXIT
+mkdir -p "$results"
+shopt -s nullglob
+for binary in "$build"/tests/*_cuda_test; do
+  name=$(basename "$binary")
+  echo "== $name"
+  "$binary" --gtest_brief=1 --gtest_output="json:$reports/$name.json" "$@"
+  code=$?
+  # A binary that died leaves no report or a broken one: the summary counts it as failed.
+  [ -s "$reports/$name.json" ] && [ $code -le 1 ] || echo "{\"crashed\": $code}" > "$reports/$name.json"
+done
+tools/gpu_test_report.py --build "$build" --out "$results/h200_tests.json" "$reports"
