@@ -8,4 +8,5 @@ set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA_EXTENSIONS OFF)
 list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
-set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
+# Sums use explicit fma or none: every instance of a kernel must give the same bits.
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo --fmad=false")

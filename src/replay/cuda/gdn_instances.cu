@@ -3,15 +3,15 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, int kBlocks, int kTokens>
+template <DType kCheckpoint, int kRows, int kRegisters>
 constexpr StepInstance gdn128() {
-  return instance<Family::kGdn, kCheckpoint, 128, 128, kBlocks, kTokens>();
+  return instance<Family::kGdn, kCheckpoint, DType::kBF16, 128, 128, kRows, kRegisters>();
 }
 
 constexpr StepInstance kInstances[] = {
-    gdn128<DType::kF32, -2, 4>(), gdn128<DType::kF32, -2, 8>(), gdn128<DType::kF32, -2, 16>(),
-    gdn128<DType::kF16, 1, 4>(),  gdn128<DType::kF16, 1, 8>(),  gdn128<DType::kF16, 1, 16>(),
-    gdn128<DType::kI8, 1, 4>(),   gdn128<DType::kI8, 1, 8>(),   gdn128<DType::kI8, 1, 16>(),
+    gdn128<DType::kF32, 64, 160>(),
+    gdn128<DType::kF16, 128, 128>(),
+    gdn128<DType::kI8, 128, 128>(),
 };
 
 }  // namespace

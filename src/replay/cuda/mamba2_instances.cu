@@ -3,18 +3,15 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, int kValueDim, int kBlocks, int kTokens>
+template <DType kCheckpoint, int kValueDim, int kRows, int kRegisters>
 constexpr StepInstance mamba128() {
-  return instance<Family::kMamba2, kCheckpoint, kValueDim, 128, kBlocks, kTokens>();
+  return instance<Family::kMamba2, kCheckpoint, DType::kBF16, kValueDim, 128, kRows, kRegisters>();
 }
 
 constexpr StepInstance kInstances[] = {
-    mamba128<DType::kF32, 64, 1, 8>(), mamba128<DType::kF32, 64, 1, 16>(),
-    mamba128<DType::kF16, 64, 2, 8>(), mamba128<DType::kF16, 64, 2, 16>(),
-    mamba128<DType::kI8, 64, 2, 8>(),  mamba128<DType::kI8, 64, 2, 16>(),
-    mamba128<DType::kF32, 80, 2, 8>(), mamba128<DType::kF32, 80, 2, 16>(),
-    mamba128<DType::kF16, 80, 2, 8>(), mamba128<DType::kF16, 80, 2, 16>(),
-    mamba128<DType::kI8, 80, 2, 8>(),  mamba128<DType::kI8, 80, 2, 16>(),
+    mamba128<DType::kF32, 64, 64, 160>(),  mamba128<DType::kF16, 64, 128, 128>(),
+    mamba128<DType::kI8, 64, 128, 128>(),  mamba128<DType::kF32, 80, 160, 128>(),
+    mamba128<DType::kF16, 80, 160, 128>(), mamba128<DType::kI8, 80, 160, 128>(),
 };
 
 }  // namespace

@@ -5,14 +5,12 @@
 
 #include "replay/convert.h"
 #include "replay/cuda/step_instances.h"
+#include "replay/cuda/tile.h"
 
 namespace replayssm {
 namespace {
 
 using cuda::StepInstance;
-
-// As in step_kernel.cuh: 16-byte chunk i of row r stands at i ^ swizzle(r).
-int swizzle(int64_t row) { return static_cast<int>(((row & 1) << 2) | ((row >> 1) & 3)); }
 
 class StepPlan final : public CudaPlan {
  public:
@@ -40,6 +38,7 @@ class StepPlan final : public CudaPlan {
           value = half_to_float(static_cast<const uint16_t*>(slot)[element]);
           break;
         case DType::kBF16:
+          value = bf16_to_float(static_cast<const uint16_t*>(slot)[element]);
           break;
         case DType::kI8:
           value = static_cast<float>(static_cast<const uint8_t*>(slot)[element] - 128) * scale[row];
@@ -69,6 +68,7 @@ class StepPlan final : public CudaPlan {
           static_cast<uint16_t*>(slot)[element] = float_to_half(value);
           break;
         case DType::kBF16:
+          static_cast<uint16_t*>(slot)[element] = float_to_bf16(value);
           break;
         case DType::kI8: {
           const float q = scale[row] > 0 ? std::nearbyint(value / scale[row]) : 0.0f;
@@ -83,12 +83,11 @@ class StepPlan final : public CudaPlan {
   // body(row, canonical index, stored index) for every element of a slot.
   template <typename Body>
   void for_each(const Body& body) const {
-    const int64_t chunk = 16 / dtype_bytes(problem_.checkpoint);
-    const int64_t keys = problem_.key_dim;
+    const int keys = problem_.key_dim;
     for (int64_t row = 0; row < int64_t{problem_.n_heads} * problem_.value_dim; ++row) {
-      for (int64_t k = 0; k < keys; ++k) {
-        const int64_t stored = ((k / chunk) ^ swizzle(row)) * chunk + k % chunk;
-        body(row, row * keys + k, row * keys + stored);
+      for (int k = 0; k < keys; ++k) {
+        body(row, row * keys + k,
+             cuda::stored_index(problem_.checkpoint, problem_.value_dim, keys, row, k));
       }
     }
   }
@@ -101,19 +100,20 @@ class StepPlan final : public CudaPlan {
 PlanResult<CudaPlan> plan_cuda(const Problem& p) {
   const DType ring = p.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
   if (p.grid.interval != 16) return {nullptr, "the CUDA kernels have a grid interval of 16"};
-  if (p.activation != DType::kBF16) return {nullptr, "the CUDA kernels take bf16 activations"};
   if (p.ring != ring) {
     return {nullptr,
             std::string("the CUDA ring of ") + family_name(p.family) + " is " + dtype_name(ring)};
   }
+  if (p.max_window < 1 || p.max_window > p.grid.interval) {
+    return {nullptr, "max_window must lie in [1, B]"};
+  }
   if (p.grid.ring_rows < Grid::rows_for(p.grid.interval, p.max_window)) {
     return {nullptr, "ring_rows is below B + 2 max_window - 1"};
   }
-  if (p.n_heads % p.n_key_heads != 0 || (p.n_heads / p.n_key_heads) % 2 != 0) {
-    return {nullptr, "the CUDA kernels take an even number of heads for each key head"};
+  if (p.n_key_heads < 1 || p.n_heads % p.n_key_heads != 0) {
+    return {nullptr, "n_key_heads must divide n_heads"};
   }
   std::string have;
-  const StepInstance* best = nullptr;
   for (auto table : {cuda::gdn_instances, cuda::mamba2_instances}) {
     int count = 0;
     const StepInstance* instances = table(&count);
@@ -121,21 +121,20 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
       const StepInstance& x = instances[i];
       if (x.family != p.family) continue;
       have += std::string(" ") + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
-              " " + dtype_name(x.checkpoint) + " T" + std::to_string(x.max_tokens);
-      if (x.checkpoint != p.checkpoint || x.value_dim != p.value_dim || x.key_dim != p.key_dim ||
-          x.max_tokens < p.max_window) {
+              " " + dtype_name(x.checkpoint) + "/" + dtype_name(x.activation);
+      if (x.checkpoint != p.checkpoint || x.activation != p.activation ||
+          x.value_dim != p.value_dim || x.key_dim != p.key_dim ||
+          p.n_heads / p.n_key_heads * p.value_dim % x.rows != 0) {
         continue;
       }
-      if (best == nullptr || x.max_tokens < best->max_tokens) best = &x;
+      return {std::make_shared<StepPlan>(p, x.launch), ""};
     }
   }
-  if (best == nullptr) {
-    return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
-                         std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
-                         dtype_name(p.checkpoint) + " T" + std::to_string(p.max_window) + "; have" +
-                         (have.empty() ? " none" : have)};
-  }
-  return {std::make_shared<StepPlan>(p, best->launch), ""};
+  return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
+                       std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
+                       dtype_name(p.checkpoint) + "/" + dtype_name(p.activation) + ", " +
+                       std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
+                       (have.empty() ? " none" : have)};
 }
 
 }  // namespace replayssm

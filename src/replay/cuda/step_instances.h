@@ -9,9 +9,9 @@ using LaunchStep = void (*)(const StepArgs& args, const Problem& problem, cudaSt
 
 struct StepInstance {
   Family family;
-  DType checkpoint;
+  DType checkpoint, activation;
   int value_dim, key_dim;
-  int max_tokens;
+  int rows;  // state rows of a block: whole heads of one key head, or a part of one
   LaunchStep launch;
 };
 
