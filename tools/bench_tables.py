@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/benchmarks.md from bench/results/*.json, between its markers."""
+"""Writes the tables of docs/benchmarks.md from bench/results/*.json, between its markers, and the
+picture docs/img/roofline_h200.svg."""
 import json
 import pathlib
 import re
 
+import gpu_results
+import gpu_tables
+import roofline_svg
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
+PICTURE = ROOT / "docs" / "img" / "roofline_h200.svg"
+PICTURE_SHAPES = {"qw4b": "Qwen3.5-4B GDN", "nano30b": "Nemotron-3-Nano-30B Mamba-2",
+                  "nano4b": "Nemotron-3-Nano-4B Mamba-2"}
 
 
 def speed_table(rows, value, unit, digits):
@@ -47,10 +55,14 @@ def model():
 
 def main():
     text = DOCUMENT.read_text()
-    for name, table in (("layers", layers()), ("model", model())):
+    for name, table in (("layers", layers()), ("model", model()), ("gpu", gpu_tables.document())):
         pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
         text = pattern.sub(lambda m: m.group(1) + table + "\n" + m.group(2), text)
     DOCUMENT.write_text(text)
+    cells = gpu_results.cells().values()
+    if cells:
+        PICTURE.parent.mkdir(exist_ok=True)
+        PICTURE.write_text(roofline_svg.roofline(cells, PICTURE_SHAPES))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,12 @@ def cells(folder=RESULTS):
     return found
 
 
+def peer_cells(folder=RESULTS):
+    """The cells of bench/kernels/peers.py; none without its file."""
+    path = folder / "h200_peers.json"
+    return load(path)["cells"] if path.exists() else []
+
+
 def stale(folder=RESULTS):
     """One line for each result that was measured with other sources than those that stand here."""
     lines = []

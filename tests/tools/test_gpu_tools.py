@@ -5,13 +5,16 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 import check_targets  # noqa: E402
 import gpu_results  # noqa: E402
+import gpu_tables  # noqa: E402
 import gpu_test_report  # noqa: E402
+import roofline_svg  # noqa: E402
 from source_hash import KERNELS, source_hash  # noqa: E402
 
 
@@ -84,6 +87,20 @@ class Results(unittest.TestCase):
         (self.path / "h200_qw4b_fp16.json").write_text("{")
         with self.assertRaisesRegex(ValueError, "h200_qw4b_fp16.json"):
             gpu_results.cells(self.path)
+
+    def test_tables_hold_the_figures_and_mark_what_is_not_measured(self):
+        self.write([cell(1, 256, 90.54), cell(1, 256, 141.2, "plain"), cell(4, 256, 129.0)])
+        text = gpu_tables.document(self.path)
+        self.assertIn("| 256 | 1 | - | 90.5 (0.50) | - | - | - | - | - | - |", text)
+        self.assertIn("| 256 | 1 | - | 141 | - | - | - | - |", text)
+        self.assertIn("| 256 | 4 | - | 129 (0.50) |", text)
+
+    def test_picture_has_a_mark_for_each_cell_in_its_limits(self):
+        self.write([cell(1, 256, 5.0), cell(4, 256, 5.0), cell(2, 256, 5.0)])
+        cells = gpu_results.cells(self.path).values()
+        drawn, none = (roofline_svg.roofline(c, {"qw4b": "Qwen3.5-4B"}) for c in (cells, []))
+        count = [len(list(xml.etree.ElementTree.fromstring(x).iter())) for x in (drawn, none)]
+        self.assertEqual(count[0] - count[1], 2)  # T = 2 is not in the picture
 
 
 class TestReport(unittest.TestCase):
