@@ -12,7 +12,7 @@
 namespace replayssm::test {
 namespace {
 
-class Bits : public EachIsa {
+class Bits : public EachBackend {
  protected:
   ThreadPool pool_{1};
 };
@@ -36,9 +36,9 @@ struct Outcome {
 
 // Runs `drive` over a new layer and sequence, then folds what is pending.
 template <typename Drive>
-Outcome run_of(const Problem& p, Isa isa, ThreadPool& pool, const Inputs& inputs,
+Outcome run_of(const Problem& p, const Backend& backend, ThreadPool& pool, const Inputs& inputs,
                const Drive& drive) {
-  Layer layer(p, isa, kSlot + 2, pool);
+  Layer layer(p, backend, kSlot + 2, pool);
   Sequence sequence(layer, inputs, kSlot);
   drive(sequence);
   sequence.fold_only();
@@ -50,29 +50,31 @@ void expect_same(const Outcome& a, const Outcome& b, int64_t n) {
   ASSERT_TRUE(a.rows == b.rows) << "ring rows differ";
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases = shape_cases();
-  for (const Case& c : core_cases()) cases.push_back(c);
+std::vector<Case> all_cases(const Backend& backend) {
+  std::vector<Case> cases = backend.shapes();
+  for (const Case& c : backend.core()) cases.push_back(c);
   return cases;
 }
 
 TEST_P(Bits, WindowsOfEverySizeAndRandomWindows) {
-  for (const Case& c : all_cases()) {
+  for (const Case& c : all_cases(backend())) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t n = 2 * p.grid.interval + 7;
     const Inputs inputs(p, n, {});
-    const Outcome one = run_of(p, isa(), pool_, inputs, [&](Sequence& s) { s.decode_to(n, 1); });
+    const Outcome one =
+        run_of(p, backend(), pool_, inputs, [&](Sequence& s) { s.decode_to(n, 1); });
     ASSERT_EQ(one.trace.states.size(), 2u);
     for (int window = 2; window <= p.max_window; ++window) {
       if (window > 5 && window < p.max_window - 1) continue;
       SCOPED_TRACE(window);
       expect_same(one,
-                  run_of(p, isa(), pool_, inputs, [&](Sequence& s) { s.decode_to(n, window); }), n);
+                  run_of(p, backend(), pool_, inputs, [&](Sequence& s) { s.decode_to(n, window); }),
+                  n);
     }
     std::mt19937 rng(5);
     expect_same(one,
-                run_of(p, isa(), pool_, inputs,
+                run_of(p, backend(), pool_, inputs,
                        [&](Sequence& s) {
                          while (s.n() < n) {
                            s.in_place = rng() % 2 == 0;
@@ -86,21 +88,22 @@ TEST_P(Bits, WindowsOfEverySizeAndRandomWindows) {
 }
 
 TEST_P(Bits, SweepAndSweepsCutAnywhere) {
-  for (const Case& c : all_cases()) {
+  for (const Case& c : all_cases(backend())) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int b = p.grid.interval;
     const int64_t n = 3 * b + 3;
     const Inputs inputs(p, n, {});
-    const Outcome one = run_of(p, isa(), pool_, inputs, [&](Sequence& s) { s.decode_to(n, 1); });
-    expect_same(one, run_of(p, isa(), pool_, inputs, [&](Sequence& s) { s.sweep(n); }), n);
+    const Outcome one =
+        run_of(p, backend(), pool_, inputs, [&](Sequence& s) { s.decode_to(n, 1); });
+    expect_same(one, run_of(p, backend(), pool_, inputs, [&](Sequence& s) { s.sweep(n); }), n);
     // Two cuts, the second at random: one token, at a grid point and round it, T_max and one more.
     std::mt19937 rng(6);
     for (int64_t cut : {1, b - 1, b, b + 1, 2 * b, p.max_window, p.max_window + 1}) {
       SCOPED_TRACE(cut);
       const int64_t second = cut + 1 + rng() % (n - cut);
       expect_same(one,
-                  run_of(p, isa(), pool_, inputs,
+                  run_of(p, backend(), pool_, inputs,
                          [&](Sequence& s) {
                            s.sweep(cut);
                            s.in_place = true;
@@ -112,7 +115,7 @@ TEST_P(Bits, SweepAndSweepsCutAnywhere) {
     // Prefill, decode a little, then more prefill (a second turn), with the last chunk of one
     // token.
     expect_same(one,
-                run_of(p, isa(), pool_, inputs,
+                run_of(p, backend(), pool_, inputs,
                        [&](Sequence& s) {
                          s.sweep(b - 1);
                          s.decode_to(b + 2, p.max_window);
@@ -125,16 +128,16 @@ TEST_P(Bits, SweepAndSweepsCutAnywhere) {
 
 // Every prompt length round two grid points, each then decoded on.
 TEST_P(Bits, EveryPromptLength) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t n = 2 * p.grid.interval + 3;
     const Inputs inputs(p, n + 2, {});
     const Outcome one =
-        run_of(p, isa(), pool_, inputs, [&](Sequence& s) { s.decode_to(n + 2, 1); });
+        run_of(p, backend(), pool_, inputs, [&](Sequence& s) { s.decode_to(n + 2, 1); });
     for (int64_t length = 1; length <= n; ++length) {
       SCOPED_TRACE(length);
-      const Outcome swept = run_of(p, isa(), pool_, inputs, [&](Sequence& s) {
+      const Outcome swept = run_of(p, backend(), pool_, inputs, [&](Sequence& s) {
         s.sweep(length);
         s.decode_to(length + 2, p.max_window);
       });
@@ -144,7 +147,7 @@ TEST_P(Bits, EveryPromptLength) {
 }
 
 TEST_P(Bits, ThreadsAndRepeats) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t n = 2 * p.grid.interval + 5;
@@ -154,10 +157,10 @@ TEST_P(Bits, ThreadsAndRepeats) {
       s.decode_to(n, p.max_window);
     };
     ThreadPool single(1), two(2), many(5);
-    const Outcome one = run_of(p, isa(), single, inputs, drive);
-    expect_same(one, run_of(p, isa(), many, inputs, drive), n);
+    const Outcome one = run_of(p, backend(), single, inputs, drive);
+    expect_same(one, run_of(p, backend(), many, inputs, drive), n);
     for (int repeat = 0; repeat < 20; ++repeat) {
-      expect_same(one, run_of(p, isa(), two, inputs, drive), n);
+      expect_same(one, run_of(p, backend(), two, inputs, drive), n);
     }
   }
 }
@@ -166,7 +169,7 @@ TEST_P(Bits, ThreadsAndRepeats) {
 // them; each equals itself alone.
 TEST_P(Bits, BatchMatesDoNotMatter) {
   constexpr int kSequences = 7;
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     std::mt19937 rng(8);
@@ -177,7 +180,7 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
       inputs.emplace_back(p, 300, law);
     }
     ThreadPool two(2);
-    Layer layer(p, isa(), 4 * kSequences + 2, two);
+    Layer layer(p, backend(), 4 * kSequences + 2, two);
     std::vector<int> slots(kSequences);
     std::iota(slots.begin(), slots.end(), 0);
     std::shuffle(slots.begin(), slots.end(), rng);
@@ -211,7 +214,7 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
     }
     for (int i = 0; i < kSequences; ++i) {
       SCOPED_TRACE(i);
-      const Outcome alone = run_of(p, isa(), pool_, inputs[i],
+      const Outcome alone = run_of(p, backend(), pool_, inputs[i],
                                    [&](Sequence& s) { s.decode_to(sequences[i].n(), 1); });
       expect_same(sequences[i].trace, alone.trace, sequences[i].n());
     }
@@ -223,7 +226,7 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
   }
 }
 
-REPLAYSSM_EACH_ISA(Bits);
+REPLAYSSM_EACH_BACKEND(Bits);
 
 }  // namespace
 }  // namespace replayssm::test

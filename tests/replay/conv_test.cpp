@@ -26,13 +26,15 @@ struct ConvInputs {
 // The pools of one convolution, with gaps and guards as in Layer.
 class Conv {
  public:
-  Conv(const ConvProblem& problem, Isa isa, bool with_bias, int n_slots, ThreadPool& pool)
+  Conv(const ConvProblem& problem, const Backend& backend, bool with_bias, int n_slots,
+       ThreadPool& pool)
       : problem_(problem),
         pool_(pool),
         n_slots_(n_slots),
-        plan_(plan_cpu(problem, isa).plan),
-        row_(problem.n_channels + 3),
-        slot_(problem.ring_rows * row_ + 5),
+        plan_(backend.plan(problem).plan),
+        multiple_(backend.stride_multiple()),
+        row_(padded(problem.n_channels + 3)),
+        slot_(padded(problem.ring_rows * row_ + 5)),
         ring(slot_ * n_slots * dtype_bytes(problem.activation)) {
     std::mt19937_64 rng(99);
     std::normal_distribution<float> normal;
@@ -48,7 +50,7 @@ class Conv {
   std::vector<std::vector<float>> run(std::vector<Row> rows,
                                       const std::vector<const ConvInputs*>& inputs) {
     const int channels = problem_.n_channels;
-    const int64_t stride = channels + 2, element = dtype_bytes(problem_.activation);
+    const int64_t stride = padded(channels + 2), element = dtype_bytes(problem_.activation);
     int64_t n_tokens = 1;
     for (Row& row : rows) {
       row.token = n_tokens;
@@ -71,7 +73,7 @@ class Conv {
     args.weight = weight.data();
     args.bias = bias.empty() ? nullptr : bias.data();
     args.ring = {ring.data(), slot_, row_};
-    plan_->run(args, parallel_of(pool_));
+    plan_->run(args, {n_slots_, n_slots_, n_tokens}, pool_);
     std::vector<std::vector<float>> y;
     int64_t clean_from = 0;
     for (const Row& row : rows) {
@@ -119,10 +121,13 @@ class Conv {
   std::vector<float> weight, bias;
 
  private:
+  int64_t padded(int64_t n) const { return (n + multiple_ - 1) / multiple_ * multiple_; }
+
   ConvProblem problem_;
   ThreadPool& pool_;
   int n_slots_;
-  std::shared_ptr<const ConvPlan> plan_;
+  std::shared_ptr<const BackendConv> plan_;
+  int64_t multiple_;
   int64_t row_, slot_;
 
  public:
@@ -135,7 +140,7 @@ struct ConvCase {
   int max_window;
 };
 
-std::vector<ConvCase> conv_cases() {
+std::vector<ConvCase> conv_cases(const Backend& backend) {
   std::vector<ConvCase> cases;
   const int channels[] = {1, 20, 64, 300};
   for (int width = 2; width <= 8; ++width) {
@@ -145,6 +150,7 @@ std::vector<ConvCase> conv_cases() {
                         width - 1 + max_window, activation},
                        width % 2 == 0,
                        max_window});
+      cases.back().problem = backend.fit(cases.back().problem);
     }
   }
   return cases;
@@ -160,16 +166,16 @@ Row row_at(int64_t n, int64_t n_tokens, int slot = 1) {
   return {n, 0, n, static_cast<int32_t>(n_tokens), 0, slot, slot, slot};
 }
 
-class ConvTest : public EachIsa {
+class ConvTest : public EachBackend {
  protected:
   ThreadPool pool_{1};
 };
 
 TEST_P(ConvTest, FollowsTheFormula) {
-  for (const ConvCase& c : conv_cases()) {
+  for (const ConvCase& c : conv_cases(backend())) {
     SCOPED_TRACE(name_of(c));
     for (int64_t n : {1, 2, c.problem.width - 1, c.problem.width, 40}) {
-      Conv conv(c.problem, isa(), c.with_bias, 2, pool_);
+      Conv conv(c.problem, backend(), c.with_bias, 2, pool_);
       const ConvInputs inputs(c.problem, n, 1);
       const std::vector<double> expected = conv.expected(inputs, n);
       const std::vector<float> y = conv.run(row_at(0, n), inputs);
@@ -186,11 +192,12 @@ TEST_P(ConvTest, FollowsTheFormula) {
 
 // Random windows with rejected drafts and pending rows in a ring of exactly w - 1 + T_max rows give
 // the bits of one long prompt. Returns whether they did.
-bool windows_equal_one_shot(const ConvCase& c, Isa isa, ThreadPool& pool) {
+bool windows_equal_one_shot(const ConvCase& c, const Backend& backend, ThreadPool& pool) {
   const int channels = c.problem.n_channels;
   const int64_t n = 60;
   const ConvInputs inputs(c.problem, n + 8, 1), wrong(c.problem, n + 8, 2);
-  Conv whole(c.problem, isa, c.with_bias, 2, pool), conv(c.problem, isa, c.with_bias, 2, pool);
+  Conv whole(c.problem, backend, c.with_bias, 2, pool),
+      conv(c.problem, backend, c.with_bias, 2, pool);
   const std::vector<float> expected = whole.run(row_at(0, n + 8), inputs);
   std::mt19937 rng(3);
   int64_t at = 0;
@@ -213,24 +220,24 @@ bool windows_equal_one_shot(const ConvCase& c, Isa isa, ThreadPool& pool) {
 }
 
 TEST_P(ConvTest, WindowsEqualOneShotInTheSmallestRing) {
-  for (ConvCase c : conv_cases()) {
+  for (ConvCase c : conv_cases(backend())) {
     SCOPED_TRACE(name_of(c));
-    EXPECT_TRUE(windows_equal_one_shot(c, isa(), pool_));
+    EXPECT_TRUE(windows_equal_one_shot(c, backend(), pool_));
     c.problem.ring_rows -= 1;
     if (c.max_window == 1) continue;  // plan() refuses fewer rows than the width
-    EXPECT_FALSE(windows_equal_one_shot(c, isa(), pool_)) << "a row less must show";
+    EXPECT_FALSE(windows_equal_one_shot(c, backend(), pool_)) << "a row less must show";
   }
 }
 
 TEST_P(ConvTest, PromptsCutAnywhere) {
-  for (const ConvCase& c : conv_cases()) {
+  for (const ConvCase& c : conv_cases(backend())) {
     SCOPED_TRACE(name_of(c));
     const int64_t n = 30;
     const ConvInputs inputs(c.problem, n, 1);
-    Conv whole(c.problem, isa(), c.with_bias, 2, pool_);
+    Conv whole(c.problem, backend(), c.with_bias, 2, pool_);
     const std::vector<float> expected = whole.run(row_at(0, n), inputs);
     for (int64_t cut = 1; cut < n; cut += 1 + cut / 8) {
-      Conv conv(c.problem, isa(), c.with_bias, 2, pool_);
+      Conv conv(c.problem, backend(), c.with_bias, 2, pool_);
       std::vector<float> y = conv.run(row_at(0, cut), inputs);
       const std::vector<float> rest = conv.run(row_at(cut, n - cut), inputs);
       y.insert(y.end(), rest.begin(), rest.end());
@@ -240,13 +247,13 @@ TEST_P(ConvTest, PromptsCutAnywhere) {
 }
 
 TEST_P(ConvTest, BatchesThreadsAndSkippedRows) {
-  for (const ConvCase& c : conv_cases()) {
+  for (const ConvCase& c : conv_cases(backend())) {
     SCOPED_TRACE(name_of(c));
     ThreadPool two(2);
     const ConvInputs a(c.problem, 20, 1), b(c.problem, 20, 2);
-    Conv alone_a(c.problem, isa(), c.with_bias, 5, pool_);
-    Conv alone_b(c.problem, isa(), c.with_bias, 5, pool_);
-    Conv batch(c.problem, isa(), c.with_bias, 5, two);
+    Conv alone_a(c.problem, backend(), c.with_bias, 5, pool_);
+    Conv alone_b(c.problem, backend(), c.with_bias, 5, pool_);
+    Conv batch(c.problem, backend(), c.with_bias, 5, two);
     for (int64_t at : {0, 7, 9}) {
       const int64_t t = at == 0 ? 7 : at == 7 ? 2 : 11;
       Row skipped = row_at(at, t, 2);
@@ -256,7 +263,7 @@ TEST_P(ConvTest, BatchesThreadsAndSkippedRows) {
       EXPECT_TRUE(same_bits(y[2], alone_a.run(row_at(at, t, 1), a)));
     }
     // Slots of no row are as they were.
-    Conv untouched(c.problem, isa(), c.with_bias, 5, pool_);
+    Conv untouched(c.problem, backend(), c.with_bias, 5, pool_);
     const size_t slot = batch.ring.bytes.size() / 5;
     for (size_t s : {0, 2, 3}) {
       EXPECT_TRUE(std::equal(batch.ring.bytes.begin() + s * slot,
@@ -266,7 +273,7 @@ TEST_P(ConvTest, BatchesThreadsAndSkippedRows) {
   }
 }
 
-REPLAYSSM_EACH_ISA(ConvTest);
+REPLAYSSM_EACH_BACKEND(ConvTest);
 
 }  // namespace
 }  // namespace replayssm::test

@@ -14,35 +14,26 @@
 #include <string>
 #include <vector>
 
-#include "core/thread_pool.h"
-#include "ops/parallel.h"
+#include "backend.h"
 #include "replay/convert.h"
 #include "replay/kernels.h"
 #include "replay/ref/reference.h"
 
 namespace replayssm::test {
 
-inline std::vector<Isa> supported_isas() {
-  std::vector<Isa> isas;
-  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
-    if (isa_supported(isa)) isas.push_back(isa);
-  }
-  return isas;
-}
-
-// A test that runs once for each instruction set of this machine.
-class EachIsa : public testing::TestWithParam<Isa> {
+// A test that runs once for each backend of its binary.
+class EachBackend : public testing::TestWithParam<const Backend*> {
  protected:
-  Isa isa() const { return GetParam(); }
+  const Backend& backend() const { return *GetParam(); }
 };
 
-inline std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
-  return info.param == Isa::kAvx512 ? "avx512" : info.param == Isa::kAvx2 ? "avx2" : "portable";
+inline std::string backend_test_name(const testing::TestParamInfo<const Backend*>& info) {
+  return info.param->name();
 }
 
-#define REPLAYSSM_EACH_ISA(suite)                                                              \
-  INSTANTIATE_TEST_SUITE_P(Cpu, suite, testing::ValuesIn(::replayssm::test::supported_isas()), \
-                           ::replayssm::test::isa_test_name)
+#define REPLAYSSM_EACH_BACKEND(suite)                                                     \
+  INSTANTIATE_TEST_SUITE_P(Each, suite, testing::ValuesIn(::replayssm::test::backends()), \
+                           ::replayssm::test::backend_test_name)
 
 inline float read_typed(DType dtype, const void* data, int64_t i) {
   switch (dtype) {
@@ -151,25 +142,24 @@ struct Work {
 // The pools of one layer for n_slots sequences, with gaps between slots and rows.
 class Layer {
  public:
-  Layer(const Problem& problem, Isa isa, int n_slots, ThreadPool& pool)
+  Layer(const Problem& problem, const Backend& backend, int n_slots, ThreadPool& pool)
       : problem_(problem),
         pool_(pool),
-        plan_(plan_cpu(problem, isa).plan),
+        plan_(backend.plan(problem).plan),
+        multiple_(backend.stride_multiple()),
         n_slots_(n_slots),
-        key_row_(problem.n_key_heads * problem.key_dim + 3),
-        value_row_(problem.n_heads * problem.value_dim + 5),
-        gate_row_(gates() + 1),
-        checkpoint_stride_(plan_->checkpoint_elements() + 32),
-        scale_stride_(plan_->scale_elements() + 8),
+        key_row_(padded(problem.n_key_heads * problem.key_dim + 3)),
+        value_row_(padded(problem.n_heads * problem.value_dim + 5)),
+        gate_row_(padded(gates() + 1)),
+        checkpoint_stride_(padded(plan_->checkpoint_elements() + 32)),
+        scale_stride_(padded(plan_->scale_elements() + 8)),
         checkpoint(checkpoint_stride_ * n_slots * dtype_bytes(problem.checkpoint)),
         scale(scale_stride_ * n_slots * 4),
         ring_key(ring_slot(key_row_) * n_slots * dtype_bytes(problem.ring)),
         ring_value(ring_slot(value_row_) * n_slots * dtype_bytes(problem.ring)),
-        ring_gate(ring_slot(gate_row_) * n_slots * 4),
-        workspace_(plan_->workspace_bytes(pool.size()) + 64) {}
+        ring_gate(ring_slot(gate_row_) * n_slots * 4) {}
 
   const Problem& problem() const { return problem_; }
-  const Plan& plan() const { return *plan_; }
   int64_t saturated() const { return saturated_; }
   int64_t y_size() const { return int64_t{problem_.n_heads} * problem_.value_dim; }
 
@@ -184,8 +174,8 @@ class Layer {
       n_tokens += w.row.n_tokens + 1;
       rows.push_back(w.row);
     }
-    const int64_t qs = p.n_key_heads * p.key_dim + 7, vs = y_size() + 9;
-    const int64_t gs = gates() + 2, bs = p.n_heads + 1;
+    const int64_t qs = padded(p.n_key_heads * p.key_dim + 7), vs = padded(y_size() + 9);
+    const int64_t gs = padded(gates() + 2), bs = p.n_heads + 1;
     const int64_t act = dtype_bytes(p.activation);
     Poisoned q(n_tokens * qs * act), k(n_tokens * qs * act), v(n_tokens * vs * act);
     Poisoned gate(n_tokens * gs * 4), beta(n_tokens * bs * 4), out(n_tokens * vs * act);
@@ -223,13 +213,7 @@ class Layer {
     args.ring_value = {ring_value.data(), ring_slot(value_row_), value_row_};
     args.ring_gate = {ring_gate.data(), ring_slot(gate_row_), gate_row_};
     args.n_saturated = &saturated_;
-    args.workspace =
-        workspace_.data() + (64 - reinterpret_cast<uintptr_t>(workspace_.data()) % 64) % 64;
-    if (sweep) {
-      plan_->sweep(args, parallel_of(pool_));
-    } else {
-      plan_->step(args, parallel_of(pool_));
-    }
+    plan_->run(args, {n_slots_, n_slots_, n_tokens}, sweep, pool_);
 
     std::vector<std::vector<float>> y;
     int64_t clean_from = 0;  // bytes of `out` from here on must still be poison
@@ -325,7 +309,8 @@ class Layer {
   int gates() const {
     return problem_.family == Family::kKda ? problem_.n_heads * problem_.key_dim : problem_.n_heads;
   }
-  int64_t ring_slot(int64_t row) const { return problem_.grid.ring_rows * row + 11; }
+  int64_t padded(int64_t n) const { return (n + multiple_ - 1) / multiple_ * multiple_; }
+  int64_t ring_slot(int64_t row) const { return padded(problem_.grid.ring_rows * row + 11); }
 
   static void pack(DType dtype, Poisoned& to, int64_t at, const float* from, int64_t n) {
     if (dtype == DType::kF32) {
@@ -386,16 +371,14 @@ class Layer {
 
   Problem problem_;
   ThreadPool& pool_;
-  std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<const BackendPlan> plan_;
+  int64_t multiple_;
   int n_slots_;
   int64_t key_row_, value_row_, gate_row_, checkpoint_stride_, scale_stride_;
   int64_t saturated_ = 0;
 
  public:
   Poisoned checkpoint, scale, ring_key, ring_value, ring_gate;
-
- private:
-  std::vector<char> workspace_;
 };
 
 }  // namespace replayssm::test

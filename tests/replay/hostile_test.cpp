@@ -1,6 +1,5 @@
-// NaN and infinities in drafts, fp16 saturation, pools past 2^31 elements.
+// NaN and infinities in drafts, fp16 saturation.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include "cases.h"
 #include "sequence.h"
@@ -8,7 +7,7 @@
 namespace replayssm::test {
 namespace {
 
-class Hostile : public EachIsa {
+class Hostile : public EachBackend {
  protected:
   ThreadPool pool_{1};
 };
@@ -18,19 +17,19 @@ TEST_P(Hostile, ABadDraftStaysWhereItIs) {
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(),
                        std::numeric_limits<float>::infinity(),
                        -std::numeric_limits<float>::infinity(), 1e38f};
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int window = p.max_window;
     const int64_t n = p.grid.interval + 2 * window;
     const Inputs inputs(p, n + window, law_of(1));
-    Layer plain(p, isa(), 3, pool_);
+    Layer plain(p, backend(), 3, pool_);
     Sequence never(plain, inputs, 1);
     never.decode_to(n + window, 1);
     for (int field = 0; field < (p.family == Family::kMamba2 ? 4 : 5); ++field) {
       for (float value : bad) {
         SCOPED_TRACE(std::to_string(field) + " " + std::to_string(value));
-        Layer layer(p, isa(), 3, pool_);
+        Layer layer(p, backend(), 3, pool_);
         Sequence sequence(layer, inputs, 1);
         // The first window lies in an interval, the second crosses a grid point.
         sequence.decode_to(p.grid.interval - window - 1, 1);
@@ -60,22 +59,23 @@ TEST_P(Hostile, ABadDraftStaysWhereItIs) {
 TEST_P(Hostile, ACommittedNanStaysVisible) {
   for (DType checkpoint : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
-      const Problem p = with_dtypes(problem_of(Family::kGdn, 2, 1, 24, 20, 8, 1), DType::kF32,
-                                    DType::kF32, checkpoint);
-      SCOPED_TRACE(dtype_name(checkpoint));
-      Inputs inputs(p, 20, law_of(1));
-      inputs.value[3 * 48 + 5] = bad;  // head 0, value row 5
-      Layer layer(p, isa(), 3, pool_);
+      const Problem p = backend().fit(with_dtypes(problem_of(Family::kGdn, 2, 1, 24, 20, 8, 1),
+                                                  DType::kF32, DType::kF32, checkpoint));
+      SCOPED_TRACE(name_of(p));
+      const int64_t b = p.grid.interval;
+      Inputs inputs(p, 2 * b + 1, law_of(1));
+      Layer layer(p, backend(), 3, pool_);
+      inputs.value[3 * layer.y_size() + 5] = bad;  // head 0, value row 5
       Sequence sequence(layer, inputs, 1);
-      sequence.decode_to(17, 1);
-      const std::vector<float>& state = sequence.trace.states.at(8);
+      sequence.decode_to(2 * b + 1, 1);
+      const std::vector<float>& state = sequence.trace.states.at(b);
       for (int64_t row = 0; row < layer.y_size(); ++row) {
         for (int k = 0; k < p.key_dim; ++k) {
           const bool finite = std::isfinite(state[row * p.key_dim + k]);
           EXPECT_EQ(finite, row != 5 || !std::isnan(bad)) << row << " " << k;
         }
       }
-      EXPECT_EQ(std::isnan(sequence.trace.y.at(16)[5]), std::isnan(bad));
+      EXPECT_EQ(std::isnan(sequence.trace.y.at(2 * b)[5]), std::isnan(bad));
     }
   }
 }
@@ -91,15 +91,17 @@ TEST_P(Hostile, RingSaturation) {
                     problem_of(Family::kMamba2, 6, 2, 40, 20, 16, 8),
                     problem_of(Family::kGdn, 12, 2, 24, 20, 8, 5),
                     problem_of(Family::kKda, 2, 2, 24, 20, 8, 5)}) {
-    SCOPED_TRACE(name_of(p));
     p.ring = DType::kF16;
+    p = backend().fit(p);
+    if (p.ring != DType::kF16) continue;  // its ring cannot saturate
+    SCOPED_TRACE(name_of(p));
     const int64_t n = 3 * p.grid.interval + 2;
     Inputs inputs(p, n, law_of(1, 1e6f));
     if (p.family == Family::kMamba2) {
       for (size_t i = 0; i < inputs.key.size(); i += 7) inputs.key[i] = 1e6f;
     }
     int64_t expected = 0;
-    Layer tokens(p, isa(), 3, pool_);
+    Layer tokens(p, backend(), 3, pool_);
     Sequence one(tokens, inputs, 1);
     while (one.n() < n) {
       one.step(1, 1);
@@ -117,7 +119,7 @@ TEST_P(Hostile, RingSaturation) {
       for (float v : y) ASSERT_TRUE(std::isfinite(v));
     }
     for (int way = 0; way < 2; ++way) {
-      Layer layer(p, isa(), 3, pool_);
+      Layer layer(p, backend(), 3, pool_);
       Sequence sequence(layer, inputs, 1);
       if (way == 0) {
         sequence.decode_to(n, p.max_window);
@@ -136,11 +138,13 @@ TEST_P(Hostile, CheckpointSaturation) {
   for (Problem p : {problem_of(Family::kMamba2, 4, 2, 24, 20, 8, 8),
                     problem_of(Family::kGdn, 4, 2, 24, 20, 8, 8),
                     problem_of(Family::kKda, 2, 2, 24, 20, 8, 8)}) {
-    SCOPED_TRACE(name_of(p));
     p.checkpoint = DType::kF16;
+    p = backend().fit(p);
+    if (p.ring == DType::kF16) continue;  // the ring's own saturation would be counted beside
+    SCOPED_TRACE(name_of(p));
     const int64_t n = 4 * p.grid.interval;
     const Inputs inputs(p, n + 8, law_of(1, 1.5e5f));
-    Layer tokens(p, isa(), 3, pool_);
+    Layer tokens(p, backend(), 3, pool_);
     Sequence one(tokens, inputs, 1);
     one.decode_to(n, 1);
     one.fold_only();
@@ -152,7 +156,7 @@ TEST_P(Hostile, CheckpointSaturation) {
     EXPECT_GT(expected, 20);
     EXPECT_EQ(tokens.saturated(), expected);
     for (int way = 0; way < 3; ++way) {
-      Layer layer(p, isa(), 3, pool_);
+      Layer layer(p, backend(), 3, pool_);
       Sequence sequence(layer, inputs, 1);
       if (way == 0) {
         sequence.sweep(n);
@@ -171,89 +175,7 @@ TEST_P(Hostile, CheckpointSaturation) {
   }
 }
 
-// Memory that is only reserved: touched pages alone become real.
-class Reserved {
- public:
-  explicit Reserved(int64_t bytes)
-      : bytes_(bytes),
-        data_(mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
-  ~Reserved() { munmap(data_, static_cast<size_t>(bytes_)); }
-  Reserved(const Reserved&) = delete;
-  Reserved& operator=(const Reserved&) = delete;
-  bool ok() const { return data_ != MAP_FAILED; }
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  int64_t bytes_;
-  void* data_;
-};
-
-// Slots whose offsets pass 2^31 elements in every pool.
-TEST_P(Hostile, PoolsPastTwoToThe31Elements) {
-  constexpr int64_t kStride = int64_t{1} << 30;
-  constexpr int kSlots = 4;
-  for (DType checkpoint : {DType::kF16, DType::kI8}) {
-    const Problem p = with_dtypes(problem_of(Family::kGdn, 2, 1, 24, 20, 8, 4), DType::kF32,
-                                  DType::kF16, checkpoint);
-    SCOPED_TRACE(name_of(p));
-    const int64_t n = 2 * p.grid.interval + 3;
-    const Inputs inputs(p, n, law_of(1));
-    const auto plan = plan_cpu(p, isa()).plan;
-    Reserved states(kStride * kSlots * dtype_bytes(checkpoint)), scales(kStride * kSlots * 4),
-        ring_value(kStride * kSlots * 2), ring_key(kStride * kSlots * 2),
-        ring_gate(kStride * kSlots * 4);
-    ASSERT_TRUE(states.ok() && scales.ok() && ring_value.ok() && ring_key.ok() && ring_gate.ok());
-    std::vector<char> workspace(plan->workspace_bytes(1) + 64);
-    std::vector<float> y(static_cast<size_t>(n) * p.n_heads * p.value_dim);
-    const ref::TokenInputs first = inputs.token(p, 0);
-    StepArgs args;
-    args.query = {first.query, p.key_dim};
-    args.key = {first.key, p.key_dim};
-    args.value = {first.value, p.n_heads * p.value_dim};
-    args.gate = {first.gate, p.n_heads};
-    args.beta = {first.beta, p.n_heads};
-    args.a_log = inputs.a_log.data();
-    args.dt_bias = inputs.dt_bias.data();
-    args.out = {y.data(), p.n_heads * p.value_dim};
-    args.checkpoint = states.data();
-    args.checkpoint_slot_stride = kStride;
-    args.scale = reinterpret_cast<float*>(scales.data());
-    args.scale_slot_stride = kStride;
-    args.ring_value = {ring_value.data(), kStride, p.n_heads * p.value_dim};
-    args.ring_key = {ring_key.data(), kStride, p.key_dim};
-    args.ring_gate = {ring_gate.data(), kStride, p.n_heads};
-    args.workspace =
-        workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
-    SequenceState state{0, 0, 3, 3};
-    while (state.n < n) {
-      const int t = static_cast<int>(std::min<int64_t>(p.max_window, n - state.n));
-      const Row row{state.n,
-                    state.c,
-                    state.n,
-                    t,
-                    state.n,
-                    state.checkpoint_slot,
-                    5 - state.checkpoint_slot,  // 3, 2, 3, ..
-                    state.ring_slot};
-      args.rows = &row;
-      args.n_rows = 1;
-      plan->step(args, parallel_of(pool_));
-      ASSERT_EQ(commit_step(p.grid, row, t, state), Status::kOk);
-    }
-    Layer small(p, isa(), 3, pool_);
-    Sequence sequence(small, inputs, 1);
-    sequence.decode_to(n, 1);
-    for (int64_t t = 0; t < n; ++t) {
-      const std::vector<float>& expected = sequence.trace.y.at(t);
-      ASSERT_EQ(0, std::memcmp(y.data() + t * small.y_size(), expected.data(),
-                               expected.size() * sizeof(float)))
-          << t;
-    }
-  }
-}
-
-REPLAYSSM_EACH_ISA(Hostile);
+REPLAYSSM_EACH_BACKEND(Hostile);
 
 }  // namespace
 }  // namespace replayssm::test

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "harness.h"
+#include "isa.h"
 #include "math_probe.h"
 
 namespace replayssm::test {

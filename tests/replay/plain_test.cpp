@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "harness.h"
+#include "isa.h"
+#include "ops/parallel.h"
 
 namespace replayssm::test {
 namespace {

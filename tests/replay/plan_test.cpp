@@ -3,6 +3,7 @@
 
 #include "cases.h"
 #include "harness.h"
+#include "isa.h"
 
 namespace replayssm::test {
 namespace {

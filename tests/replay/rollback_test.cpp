@@ -7,18 +7,18 @@
 namespace replayssm::test {
 namespace {
 
-class Rollback : public EachIsa {
+class Rollback : public EachBackend {
  protected:
   Trace plain(const Problem& p, const Inputs& inputs, int64_t n) {
-    return plain_trace(p, isa(), inputs, n, pool_);
+    return plain_trace(p, backend(), inputs, n, pool_);
   }
   ThreadPool pool_{1};
 };
 
 // Windows of which the first tokens are right and stand, and the rest wrong and rejected.
 TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {
-  std::vector<Case> cases = core_cases();
-  for (const Case& c : shape_cases()) cases.push_back(c);
+  std::vector<Case> cases = backend().core();
+  for (const Case& c : backend().shapes()) cases.push_back(c);
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
@@ -27,7 +27,7 @@ TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {
     const Trace expected = plain(p, inputs, n);
     for (uint64_t seed = 0; seed < 2; ++seed) {
       std::mt19937 rng(seed);
-      Layer layer(p, isa(), 3, pool_);
+      Layer layer(p, backend(), 3, pool_);
       Sequence sequence(layer, inputs, 1);
       while (sequence.n() < n) {
         sequence.in_place = rng() % 2 == 0;
@@ -58,8 +58,8 @@ TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {
 // A drafter's passes: windows at start > n over pending rows, up to T_max past n, across grid
 // points, then all, some or none of it stands.
 TEST_P(Rollback, PendingWindows) {
-  std::vector<Case> cases = core_cases();
-  for (const Case& c : shape_cases()) cases.push_back(c);
+  std::vector<Case> cases = backend().core();
+  for (const Case& c : backend().shapes()) cases.push_back(c);
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
@@ -69,7 +69,7 @@ TEST_P(Rollback, PendingWindows) {
         wrong(p, n + 2 * p.max_window, law_of(2));
     const Trace expected = plain(p, inputs, n + p.max_window);
     std::mt19937 rng(4);
-    Layer layer(p, isa(), 3, pool_);
+    Layer layer(p, backend(), 3, pool_);
     Sequence sequence(layer, inputs, 1);
     int64_t checked = 0;
     while (sequence.n() < n) {
@@ -102,11 +102,11 @@ TEST_P(Rollback, PendingWindows) {
 
 // T = 0 writes the pending checkpoint, and nothing else moves.
 TEST_P(Rollback, FoldOnly) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const Inputs inputs(p, 2 * p.grid.interval, law_of(1));
-    Layer layer(p, isa(), 3, pool_);
+    Layer layer(p, backend(), 3, pool_);
     Sequence sequence(layer, inputs, 1);
     sequence.fold_only();  // n = 0: nothing to fold
     EXPECT_EQ(sequence.state.c, 0);
@@ -130,7 +130,7 @@ TEST_P(Rollback, FoldOnly) {
   }
 }
 
-REPLAYSSM_EACH_ISA(Rollback);
+REPLAYSSM_EACH_BACKEND(Rollback);
 
 }  // namespace
 }  // namespace replayssm::test

@@ -113,9 +113,9 @@ inline InputLaw law_of(uint64_t seed, float value_scale = 1.0f) {
 }
 
 // A sequence decoded token by token, never drafted.
-inline Trace plain_trace(const Problem& p, Isa isa, const Inputs& inputs, int64_t n,
+inline Trace plain_trace(const Problem& p, const Backend& backend, const Inputs& inputs, int64_t n,
                          ThreadPool& pool) {
-  Layer layer(p, isa, 3, pool);
+  Layer layer(p, backend, 3, pool);
   Sequence sequence(layer, inputs, 1);
   sequence.decode_to(n, 1);
   sequence.fold_only();

@@ -8,10 +8,10 @@
 namespace replayssm::test {
 namespace {
 
-class Slots : public EachIsa {
+class Slots : public EachBackend {
  protected:
   Trace plain(const Problem& p, const Inputs& inputs, int64_t n) {
-    return plain_trace(p, isa(), inputs, n, pool_);
+    return plain_trace(p, backend(), inputs, n, pool_);
   }
   ThreadPool pool_{1};
 };
@@ -19,13 +19,13 @@ class Slots : public EachIsa {
 // A fold to a fresh slot leaves the one it read as it was, and that one is a snapshot: restored at
 // its grid point it needs no ring row, and one past it a single row.
 TEST_P(Slots, ASnapshotIsTheSlotLeftBehind) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t b = p.grid.interval, n = 3 * b + 2;
     const Inputs inputs(p, n, law_of(1));
     const Trace expected = plain(p, inputs, n);
-    Layer layer(p, isa(), 8, pool_);
+    Layer layer(p, backend(), 8, pool_);
     Sequence sequence(layer, inputs, 1);
     sequence.decode_to(2 * b, p.max_window);
     const int snapshot = sequence.state.checkpoint_slot;
@@ -52,7 +52,7 @@ TEST_P(Slots, ASnapshotIsTheSlotLeftBehind) {
 
 // Two continuations read one checkpoint, each with its own ring rows and its own slot to fold to.
 TEST_P(Slots, ForksEqualSequencesThatNeverForked) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t b = p.grid.interval, n = 4 * b;
@@ -61,7 +61,7 @@ TEST_P(Slots, ForksEqualSequencesThatNeverForked) {
       SCOPED_TRACE(at);
       Inputs left(p, n, law_of(1)), right(p, n, law_of(2));
       right.take(p, left, 0, at);
-      Layer layer(p, isa(), 12, pool_);
+      Layer layer(p, backend(), 12, pool_);
       Sequence parent(layer, left, 1);
       parent.decode_to(at, 1);
       Sequence fork_a(layer, left, 4), fork_b(layer, right, 8);
@@ -89,11 +89,11 @@ TEST_P(Slots, ForksEqualSequencesThatNeverForked) {
 
 // Slots, rings and ring rows of a finished sequence are taken over as they are.
 TEST_P(Slots, ReuseWithoutReset) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t n = 2 * p.grid.interval + 3;
-    Layer layer(p, isa(), 3, pool_);
+    Layer layer(p, backend(), 3, pool_);
     for (uint64_t seed : {1, 2, 3}) {
       const Inputs inputs(p, n, law_of(seed));
       Sequence sequence(layer, inputs, 1);
@@ -111,8 +111,8 @@ TEST_P(Slots, ReuseWithoutReset) {
 // Before each step every byte that it may not read is NaN: other slots, the stored checkpoint while
 // c is 0, ring rows that are neither to be folded nor of the current interval.
 TEST_P(Slots, NothingElseIsRead) {
-  std::vector<Case> cases = core_cases();
-  for (const Case& c : shape_cases()) cases.push_back(c);
+  std::vector<Case> cases = backend().core();
+  for (const Case& c : backend().shapes()) cases.push_back(c);
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
@@ -120,7 +120,7 @@ TEST_P(Slots, NothingElseIsRead) {
     const Inputs inputs(p, n, law_of(1));
     const Trace expected = plain(p, inputs, n);
     std::mt19937 rng(9);
-    Layer layer(p, isa(), 3, pool_);
+    Layer layer(p, backend(), 3, pool_);
     Sequence sequence(layer, inputs, 1);
     while (sequence.n() < n) {
       const SequenceState& s = sequence.state;
@@ -144,11 +144,11 @@ TEST_P(Slots, NothingElseIsRead) {
 
 // A skipped row touches nothing, whatever its other fields say.
 TEST_P(Slots, ASkippedRowTouchesNothing) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const Inputs inputs(p, 4 * p.grid.interval, law_of(1));
-    Layer layer(p, isa(), 3, pool_);
+    Layer layer(p, backend(), 3, pool_);
     Sequence sequence(layer, inputs, 1);
     sequence.decode_to(p.grid.interval + 2, 1);
     const Layer before = layer;
@@ -171,13 +171,13 @@ TEST_P(Slots, ASkippedRowTouchesNothing) {
 
 // A checkpoint exported, carried to another pool and imported there goes on with the same bits.
 TEST_P(Slots, ExportedStateGoesOn) {
-  for (const Case& c : core_cases()) {
+  for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t b = p.grid.interval, n = 3 * b + 1;
     const Inputs inputs(p, n, law_of(1));
     const Trace expected = plain(p, inputs, n);
-    Layer layer(p, isa(), 3, pool_);
+    Layer layer(p, backend(), 3, pool_);
     layer.set_state(2, expected.states.at(b));
     EXPECT_TRUE(same_bits(layer.state(2), expected.states.at(b)));
     Sequence sequence(layer, inputs, 1);
@@ -193,9 +193,9 @@ TEST_P(Slots, ExportedStateGoesOn) {
 TEST_P(Slots, ImportOfAnExportIsExact) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8}) {
     SCOPED_TRACE(dtype_name(dtype));
-    const Problem p =
-        with_dtypes(problem_of(Family::kGdn, 3, 1, 40, 36, 16, 1), DType::kF32, DType::kF32, dtype);
-    Layer layer(p, isa(), 3, pool_);
+    const Problem p = backend().fit(with_dtypes(problem_of(Family::kGdn, 3, 1, 40, 36, 16, 1),
+                                                DType::kF32, DType::kF32, dtype));
+    Layer layer(p, backend(), 3, pool_);
     std::mt19937 rng(10);
     std::normal_distribution<float> normal;
     for (float magnitude : {0.0f, 1e-43f, 1e-38f, 1e-30f, 1e-3f, 1.0f, 3.0f, 1e3f, 1e6f, 1e30f}) {
@@ -229,7 +229,7 @@ TEST_P(Slots, ImportOfAnExportIsExact) {
   }
 }
 
-REPLAYSSM_EACH_ISA(Slots);
+REPLAYSSM_EACH_BACKEND(Slots);
 
 }  // namespace
 }  // namespace replayssm::test
