@@ -9,7 +9,7 @@ while IFS= read -r file; do
     echo "$file: $lines lines; the cap is 800"
     faults=$((faults + 1))
   fi
-done < <(git ls-files '*.cpp' '*.h' '*.cu' '*.cuh' '*.py' '*.sh' '*.md' '*.cmake')
+done < <(git ls-files '*.c' '*.cpp' '*.h' '*.cu' '*.cuh' '*.py' '*.sh' '*.md' '*.cmake')
 while IFS= read -r file; do
   bytes=$(stat -c %s "$file")
   if [ "$bytes" -gt $((16 << 20)) ]; then
