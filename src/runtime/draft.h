@@ -30,11 +30,19 @@ std::unique_ptr<Drafter> make_ngram_drafter();
 // Tests: one list of ids a step from a JSON file ([[1,2],[],[7]]); past its end, none. Throws Error
 // naming the file; ids must lie in [0, vocab).
 std::unique_ptr<Drafter> make_script_drafter(const std::string& file, int64_t vocab);
+std::unique_ptr<Drafter> make_script_drafter(std::vector<std::vector<int32_t>> steps);
 
 // A second, smaller model; its state is rolled back as the target's is. It draws with the same
 // generator at the same position. The context must outlive it.
 std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<const Model> model,
                                             const ops::Context& context, int64_t max_positions,
                                             const ops::SamplerParams& sampling);
+// The same on a runner that serves other drafters too; it takes one of its sequences. At most one
+// logit row a pass is asked for.
+std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<Runner> runner,
+                                            const ops::Context& context,
+                                            const ops::SamplerParams& sampling);
+// Longest pass of a model drafter.
+inline constexpr int64_t kDraftPrefillChunk = 256;
 
 }  // namespace replayssm

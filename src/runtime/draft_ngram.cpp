@@ -38,6 +38,7 @@ class NgramDrafter final : public Drafter {
 
 class ScriptDrafter final : public Drafter {
  public:
+  explicit ScriptDrafter(std::vector<std::vector<int32_t>> steps) : steps_(std::move(steps)) {}
   ScriptDrafter(const std::string& file, int64_t vocab) {
     nlohmann::json json;
     try {
@@ -77,6 +78,10 @@ std::unique_ptr<Drafter> make_ngram_drafter() { return std::make_unique<NgramDra
 
 std::unique_ptr<Drafter> make_script_drafter(const std::string& file, int64_t vocab) {
   return std::make_unique<ScriptDrafter>(file, vocab);
+}
+
+std::unique_ptr<Drafter> make_script_drafter(std::vector<std::vector<int32_t>> steps) {
+  return std::make_unique<ScriptDrafter>(std::move(steps));
 }
 
 }  // namespace replayssm

@@ -170,7 +170,7 @@ const float* Runner::run(std::span<const Window> windows) {
   }
   forward_.run({rows_, tokens_, logit_tokens_}, pool_, logits_.data());
   for (size_t i = 0; i < windows.size(); ++i) {
-    account(rows_[i].row, windows[i].prefill);
+    traffic_.add(memory_, *model_, rows_[i].row, windows[i].prefill);
     SequenceState& state = sequences_[windows[i].sequence].state;
     if (plain()) {
       if (windows[i].prefill) state.n += rows_[i].row.n_tokens;
@@ -196,28 +196,6 @@ void Runner::advance(int32_t sequence, int64_t count) {
   }
   s.state.n += count;
   s.n_pending = 0;
-}
-
-void Runner::account(const Row& row, bool prefill) {
-  const int64_t state = memory_.checkpoint_slot;
-  const int64_t tokens = row.n_tokens;
-  if (plain()) {
-    traffic_.read += row.n > 0 ? state : 0;
-    traffic_.written += prefill ? state : state * tokens;
-  } else {
-    const Grid& grid = model_->grid();
-    const bool folds = grid.fold_pending(row.n, row.c);
-    const int64_t at = grid.checkpoint_of(row.n);
-    const int64_t end = row.start + tokens;
-    traffic_.read += row.c > 0 ? state : 0;
-    traffic_.read += memory_.ring_token * (row.start - at + (folds ? grid.interval : 0));
-    const int64_t kept =
-        prefill && grid.checkpoint_of(end) > row.start ? end - grid.checkpoint_of(end) : tokens;
-    traffic_.written += memory_.ring_token * kept;
-    const bool sweep_folds = prefill && grid.checkpoint_of(end) > at;
-    traffic_.written += folds || sweep_folds ? state : 0;
-  }
-  if (!prefill) traffic_.plain += state * (1 + tokens);
 }
 
 }  // namespace replayssm

@@ -15,6 +15,7 @@
 #include "model/model.h"
 #include "model/state.h"
 #include "ops/context.h"
+#include "runtime/traffic.h"
 
 namespace replayssm {
 
@@ -37,15 +38,6 @@ struct Window {
   bool prefill = false;
   // How many of the window's last tokens give logits, in [0, tokens.size()].
   int32_t n_logits = 0;
-};
-
-// Bytes of recurrent state moved so far: checkpoints and ring rows (docs/contract.md). `plain` is
-// what the plain recurrence, with a snapshot a token in a window, would have read and written for
-// the same windows, prefills left out.
-struct StateTraffic {
-  int64_t read = 0;
-  int64_t written = 0;
-  int64_t plain = 0;
 };
 
 // Throws Error naming `source` if the text is empty, holds an id that is not in [0, vocab), or is
@@ -94,7 +86,6 @@ class Runner {
   const Sequence& opened(int32_t sequence) const;
   void check_window(const Window& window) const;
   int32_t slots_each() const;
-  void account(const Row& row, bool prefill);
   Row row_of(const Window& window, int64_t token) const;
   void place_states(const Window& window, Sequence& sequence);
 

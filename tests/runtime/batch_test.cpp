@@ -10,14 +10,14 @@ class Batch : public testing::TestWithParam<Types> {
   static constexpr int32_t kInterval = 8;
   static constexpr int32_t kMaxWindow = 5;
 
-  std::unique_ptr<Engine> engine(StateMode state, int32_t max_sequences, int n_threads = 1) const {
+  std::unique_ptr<Rig> engine(StateMode state, int32_t max_sequences, int n_threads = 1) const {
     auto options = options_of(GetParam(), kInterval, kMaxWindow);
     options.state = state;
     if (state == StateMode::kPlain && options.checkpoint == DType::kI8) {
       options.checkpoint = DType::kF16;
     }
-    return std::make_unique<Engine>(fixture(GetParam().fixture), options, n_threads,
-                                    RunnerLimits{max_sequences, 512, 256, 256});
+    return std::make_unique<Rig>(fixture(GetParam().fixture), options, n_threads,
+                                 RunnerLimits{max_sequences, 512, 256, 256});
   }
   int64_t below(int64_t n) { return static_cast<int64_t>(rng_() % static_cast<uint64_t>(n)); }
 

@@ -54,7 +54,7 @@ class Drafts : public testing::TestWithParam<Case> {
 
 TEST_P(Drafts, TextIsTheSame) {
   for (const auto& sampling : samplings()) {
-    Engine bare(types(), interval(), 1);
+    Rig bare(types(), interval(), 1);
     const Text want = text_of(bare, nullptr, prompt_, params_of(sampling, 0));
     ASSERT_EQ(std::ssize(want.ids), kNew);
     EXPECT_EQ(want.stats.steps, kNew - 1);
@@ -65,7 +65,7 @@ TEST_P(Drafts, TextIsTheSame) {
       const auto label = testing::Message() << "temperature " << sampling.temperature << ", K " << k
                                             << ", " << n_threads << " threads";
       SCOPED_TRACE(label);
-      Engine engine(types(), interval(), k + 1, n_threads);
+      Rig engine(types(), interval(), k + 1, n_threads);
       const GenerateParams params = params_of(sampling, k);
       EXPECT_EQ(text_of(engine, nullptr, prompt_, params).ids, want.ids);
 
@@ -101,7 +101,7 @@ TEST_P(Drafts, TheTargetItselfIsNeverWrong) {
   for (const auto& sampling : samplings()) {
     for (const int32_t k : {1, 2, 3, 5, 7}) {
       SCOPED_TRACE(testing::Message() << "temperature " << sampling.temperature << ", K " << k);
-      Engine engine(types(), interval(), k + 1);
+      Rig engine(types(), interval(), k + 1);
       GenerateParams params = params_of(sampling, k);
       params.max_new_tokens = 300;
       const Text want = text_of(engine, nullptr, prompt_, params);
@@ -124,7 +124,7 @@ TEST(Drafts, StopIdsEndTheTextAtTheSamePlace) {
   for (const Types& types : all_types()) {
     SCOPED_TRACE(types_name(types));
     const ops::SamplerParams sampling{.temperature = 1.0f, .seed = 8};
-    Engine engine(types, 16, 6);
+    Rig engine(types, 16, 6);
     GenerateParams params = params_of(sampling, 5);
     const auto prompt = random_ids(9, 1);
     const Text whole = text_of(engine, nullptr, prompt, params);
@@ -147,14 +147,14 @@ TEST(Drafts, LengthIsExact) {
   const Types types = all_types()[0];
   const auto prompt = random_ids(30, 2);
   for (const int64_t n : {0, 1, 2, 3, 4, 5, 6, 17}) {
-    Engine engine(types, 8, 5);
+    Rig engine(types, 8, 5);
     GenerateParams params = params_of({}, 4);
     params.max_new_tokens = n;
     const auto twin = engine.model_drafter(engine.model(), {});
     EXPECT_EQ(std::ssize(text_of(engine, twin.get(), prompt, params).ids), n);
   }
   for (const int64_t context : {31, 32, 33, 36, 47, 48, 49}) {
-    Engine engine(fixture(types.fixture), options_of(types, 8, 5), 1, {1, context, 16, 16});
+    Rig engine(fixture(types.fixture), options_of(types, 8, 5), 1, {1, context, 16, 16});
     const GenerateParams params = params_of({}, 4);
     const Text bare = text_of(engine, nullptr, prompt, params);
     EXPECT_EQ(std::ssize(bare.ids), context - 30);
@@ -171,10 +171,10 @@ TEST(Drafts, PromptPassesDoNotMatter) {
     const auto prompt = random_ids(300, 6);
     GenerateParams params = params_of({.temperature = 1.0f, .seed = 5}, 4);
     params.max_new_tokens = 40;
-    Engine whole(fixture(types.fixture), options_of(types, 16, 5), 1, {1, 512, 300, 8});
+    Rig whole(fixture(types.fixture), options_of(types, 16, 5), 1, {1, 512, 300, 8});
     const Text want = text_of(whole, nullptr, prompt, params);
     for (const int64_t max_tokens : {5, 16, 64, 256}) {
-      Engine engine(fixture(types.fixture), options_of(types, 16, 5), 2, {1, 512, max_tokens, 8});
+      Rig engine(fixture(types.fixture), options_of(types, 16, 5), 2, {1, 512, max_tokens, 8});
       EXPECT_EQ(text_of(engine, nullptr, prompt, params).ids, want.ids);
       const auto twin = engine.model_drafter(engine.model(), params.sampling);
       const Text text = text_of(engine, twin.get(), prompt, params);
@@ -189,7 +189,7 @@ TEST(Drafts, ADrafterForgetsWhatDidNotStand) {
   for (const Types& types : all_types()) {
     SCOPED_TRACE(types_name(types));
     const ops::SamplerParams sampling{.temperature = 1.0f, .seed = 12};
-    Engine engine(types, 8, 6);
+    Rig engine(types, 8, 6);
     auto tokens = random_ids(5, 3);
     const auto drafter = engine.model_drafter(engine.model(), sampling);
     std::mt19937_64 rng(4);
@@ -208,7 +208,7 @@ TEST(Drafts, ADrafterForgetsWhatDidNotStand) {
 // A drafter whose context is shorter than the text falls silent.
 TEST(Drafts, ShortDrafterFallsSilent) {
   const Types types = all_types()[4];
-  Engine engine(types, 8, 5);
+  Rig engine(types, 8, 5);
   const auto prompt = random_ids(30, 3);
   const GenerateParams params = params_of({}, 4);
   const Text bare = text_of(engine, nullptr, prompt, params);

@@ -44,7 +44,7 @@ class Exact : public testing::TestWithParam<Case> {
     return out;
   }
 
-  Engine engine_;
+  Rig engine_;
   int64_t vocab_;
 };
 
@@ -80,7 +80,7 @@ TEST(Demo, DraftsChangeNothing) {
       SCOPED_TRACE(testing::Message() << name << ", temperature " << temperature);
       ModelOptions options;
       options.max_window = 6;
-      Engine engine(models + name, options, 2);
+      Rig engine(models + name, options, 2);
       const auto draft_model = Model::load(models + "demo-draft", options);
       GenerateParams params;
       params.draft_tokens = 5;

@@ -35,7 +35,7 @@ TEST(Law, ChiSquareTailIsRight) {
 }
 
 // The sampler's law after `ids`, in double: temperature, then top_k, then top_p.
-std::map<int32_t, double> law_after(Engine& engine, const std::vector<int32_t>& ids,
+std::map<int32_t, double> law_after(Rig& engine, const std::vector<int32_t>& ids,
                                     const ops::SamplerParams& sampling) {
   const auto logits = logits_of(engine.runner(), ids, {});
   const float* last = logits.data() + (ids.size() - 1) * kVocab;
@@ -117,7 +117,7 @@ class Law : public testing::TestWithParam<LawCase> {};
 
 TEST_P(Law, SpeculatedTextFollowsTheTargetsLaw) {
   constexpr uint64_t kSeeds = 6000;
-  Engine engine(GetParam().types, 8, 4);
+  Rig engine(GetParam().types, 8, 4);
   const std::vector<int32_t> prompt = {17, 3, 99, 60, 2, 8, 41};
   GenerateParams params;
   params.max_new_tokens = 4;

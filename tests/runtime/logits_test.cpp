@@ -11,15 +11,15 @@ TEST_P(Logits, ModesAreBitwiseEqual) {
   const auto ids = random_ids(200, 7);
   for (const int32_t interval : {8, 16, 32}) {
     SCOPED_TRACE(testing::Message() << "B " << interval);
-    Engine engine(GetParam(), interval, 8);
+    Rig engine(GetParam(), interval, 8);
     const auto want = logits_of(engine.runner(), ids, {});
     EXPECT_EQ(logits_of(engine.runner(), ids, {.mode = LogitsMode::kDecode}), want);
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       EXPECT_EQ(logits_of(engine.runner(), ids, {LogitsMode::kVerify, 8, seed}), want) << seed;
     }
     // Another T_max is another ring, another chunk another pass: the same bits.
-    Engine narrow(fixture(GetParam().fixture), options_of(GetParam(), interval, 3), 2,
-                  {1, 512, 37, 29});
+    Rig narrow(fixture(GetParam().fixture), options_of(GetParam(), interval, 3), 2,
+               {1, 512, 37, 29});
     EXPECT_EQ(logits_of(narrow.runner(), ids, {}), want);
     EXPECT_EQ(logits_of(narrow.runner(), ids, {LogitsMode::kVerify, 3, 9}), want);
     EXPECT_EQ(logits_of(narrow.runner(), ids, {LogitsMode::kVerify, 1, 9}), want);
@@ -31,7 +31,7 @@ TEST_P(Logits, EveryLengthRoundTheGrid) {
   for (const int32_t interval : {8, 16, 32}) {
     const auto longest = static_cast<size_t>(3 * interval + 3);
     const auto ids = random_ids(longest, 8);
-    Engine engine(GetParam(), interval, 8);
+    Rig engine(GetParam(), interval, 8);
     const auto want = logits_of(engine.runner(), ids, {});
     for (size_t size = 1; size <= longest; ++size) {
       const auto text = std::span(ids).first(size);

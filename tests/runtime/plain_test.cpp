@@ -29,10 +29,10 @@ class Plain : public testing::TestWithParam<const char*> {
 
 TEST_P(Plain, LogitsAreNearReplay) {
   const auto ids = random_ids(300, 1);
-  Engine plain(folder(), options_of(StateMode::kPlain, 16, 1));
+  Rig plain(folder(), options_of(StateMode::kPlain, 16, 1));
   const auto want = logits_of(plain.runner(), ids, {.mode = LogitsMode::kDecode});
   for (const int32_t interval : {8, 16, 32, 64}) {
-    Engine replay(folder(), options_of(StateMode::kReplay, interval, 1));
+    Rig replay(folder(), options_of(StateMode::kReplay, interval, 1));
     const auto got = logits_of(replay.runner(), ids, {.mode = LogitsMode::kDecode});
     for (size_t at = 0; at < want.size(); at += kVocab) {
       const float bound = kBound * largest(&want[at]);
@@ -45,8 +45,8 @@ TEST_P(Plain, LogitsAreNearReplay) {
 
 // Greedy texts are equal, or part at a near-tie of the plain logits.
 TEST_P(Plain, TextPartsOnlyAtNearTies) {
-  Engine plain(folder(), options_of(StateMode::kPlain, 16, 1));
-  Engine replay(folder(), options_of(StateMode::kReplay, 16, 1));
+  Rig plain(folder(), options_of(StateMode::kPlain, 16, 1));
+  Rig replay(folder(), options_of(StateMode::kReplay, 16, 1));
   GenerateParams params;
   params.max_new_tokens = 150;
   for (uint64_t seed = 0; seed < 12; ++seed) {
@@ -80,11 +80,11 @@ class PlainBits : public testing::TestWithParam<Types> {
 // Prefill, one by one and windows with rejected drafts.
 TEST_P(PlainBits, EveryModeIsTheSame) {
   const auto ids = random_ids(150, 3);
-  Engine bare(fixture(GetParam().fixture), options(1));
+  Rig bare(fixture(GetParam().fixture), options(1));
   const auto want = logits_of(bare.runner(), ids, {.mode = LogitsMode::kDecode});
   EXPECT_EQ(logits_of(bare.runner(), ids, {}), want);
   for (const int32_t window : {2, 3, 5, 8}) {
-    Engine engine(fixture(GetParam().fixture), options(window), 2);
+    Rig engine(fixture(GetParam().fixture), options(window), 2);
     for (uint64_t seed = 0; seed < 3; ++seed) {
       EXPECT_EQ(logits_of(engine.runner(), ids, {LogitsMode::kVerify, window, seed}), want)
           << "window " << window << ", seed " << seed;
@@ -98,11 +98,11 @@ TEST_P(PlainBits, SpeculationChangesNothing) {
     GenerateParams params;
     params.max_new_tokens = 120;
     params.sampling = sampling;
-    Engine bare(fixture(GetParam().fixture), options(1));
+    Rig bare(fixture(GetParam().fixture), options(1));
     const auto want = text_of(bare, nullptr, prompt, params).ids;
     for (const int32_t k : {1, 2, 3, 7}) {
       params.draft_tokens = k;
-      Engine engine(fixture(GetParam().fixture), options(k + 1));
+      Rig engine(fixture(GetParam().fixture), options(k + 1));
       EXPECT_EQ(text_of(engine, nullptr, prompt, params).ids, want);
       EXPECT_EQ(text_of(engine, make_ngram_drafter().get(), prompt, params).ids, want);
       std::vector<Proposal> proposals;

@@ -24,12 +24,12 @@ ModelOptions small_options(StateMode state = StateMode::kReplay) {
   return options;
 }
 
-Engine engine_of(StateMode state = StateMode::kReplay, RunnerLimits limits = {2, 32, 64, 64}) {
-  return Engine(fixture("qwen3_5_tied"), small_options(state), 1, limits);
+Rig engine_of(StateMode state = StateMode::kReplay, RunnerLimits limits = {2, 32, 64, 64}) {
+  return Rig(fixture("qwen3_5_tied"), small_options(state), 1, limits);
 }
 
 TEST(Refusals, AllSequencesInUse) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   Runner& runner = engine.runner();
   EXPECT_NE(runner.open(), runner.open());
   expect_refusal({"2 sequences"}, [&] { runner.open(); });
@@ -39,7 +39,7 @@ TEST(Refusals, AllSequencesInUse) {
 
 // Both numbers are named; nothing has happened to any sequence of the pass.
 TEST(Refusals, BeyondTheContext) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   Runner& runner = engine.runner();
   const auto ids = random_ids(40, 1);
   const int32_t a = runner.open(), b = runner.open();
@@ -56,7 +56,7 @@ TEST(Refusals, BeyondTheContext) {
 }
 
 TEST(Refusals, PositionsAreUsedToTheLast) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   EXPECT_EQ(logits_of(engine.runner(), random_ids(32, 1), {.mode = LogitsMode::kDecode}),
             logits_of(engine.runner(), random_ids(32, 1), {LogitsMode::kVerify, 4, 1}));
   expect_refusal({"the text", "33", "32"},
@@ -64,7 +64,7 @@ TEST(Refusals, PositionsAreUsedToTheLast) {
 }
 
 TEST(RefusalsDeathTest, AdvanceOutOfRange) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   Runner& runner = engine.runner();
   const auto ids = random_ids(8, 1);
   const auto all = std::span(ids);
@@ -88,7 +88,7 @@ TEST(RefusalsDeathTest, AdvanceOutOfRange) {
 }
 
 TEST(RefusalsDeathTest, WindowsThatCannotBe) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   Runner& runner = engine.runner();
   const auto ids = random_ids(8, 1);
   const auto all = std::span(ids);
@@ -120,7 +120,7 @@ TEST(RefusalsDeathTest, WindowsThatCannotBe) {
 }
 
 TEST(RefusalsDeathTest, PlainTokensCannotBeUndone) {
-  Engine engine = engine_of(StateMode::kPlain);
+  Rig engine = engine_of(StateMode::kPlain);
   Runner& runner = engine.runner();
   const auto ids = random_ids(8, 1);
   const auto all = std::span(ids);
@@ -142,7 +142,7 @@ TEST(RefusalsDeathTest, PlainTokensCannotBeUndone) {
 TEST(RefusalsDeathTest, ANewSequenceHasNothingPending) {
   const auto ids = random_ids(3, 1);
   for (const StateMode state : {StateMode::kReplay, StateMode::kPlain}) {
-    Engine engine = engine_of(state);
+    Rig engine = engine_of(state);
     Runner& runner = engine.runner();
     const Window one = window_of(runner.open(), std::span(ids).first(1));
     runner.run({&one, 1});
@@ -156,7 +156,7 @@ TEST(RefusalsDeathTest, ANewSequenceHasNothingPending) {
 }
 
 TEST(RefusalsDeathTest, ADrafterServesOneText) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   const auto drafter = engine.model_drafter(engine.model(), {});
   const auto ids = random_ids(9, 1);
   EXPECT_EQ(drafter->propose(ids, 3).size(), 3u);
@@ -164,7 +164,7 @@ TEST(RefusalsDeathTest, ADrafterServesOneText) {
 }
 
 TEST(Refusals, PromptsThatAreNone) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   GenerateParams params;
   params.max_new_tokens = 5;
   const auto refuse = [&](const std::vector<int32_t>& prompt,
@@ -203,8 +203,8 @@ TEST(Refusals, LogitsThatAreNotFinite) {
   for (const float value :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const TempFolder folder;
-    Engine engine(with_weight(folder, "model.norm.weight", value), small_options(), 1,
-                  {1, 64, 64, 64});
+    Rig engine(with_weight(folder, "model.norm.weight", value), small_options(), 1,
+               {1, 64, 64, 64});
     GenerateParams params;
     for (const float temperature : {0.0f, 1.0f}) {
       params.sampling.temperature = temperature;
@@ -218,7 +218,7 @@ TEST(Refusals, LogitsThatAreNotFinite) {
 
 // A drafter whose logits are not finite drafts nothing, or what it likes; the text stands.
 TEST(Refusals, ABrokenDrafterDoesNoHarm) {
-  Engine engine = engine_of();
+  Rig engine = engine_of();
   GenerateParams params;
   params.max_new_tokens = 20;
   const auto prompt = random_ids(7, 1);

@@ -58,17 +58,17 @@ inline ModelOptions options_of(const Types& types, int32_t interval, int32_t max
 }
 
 // A model, its threads and a runner.
-class Engine {
+class Rig {
  public:
-  Engine(const std::string& folder, const ModelOptions& options, int n_threads = 1,
-         RunnerLimits limits = {1, 512, 256, 256})
+  Rig(const std::string& folder, const ModelOptions& options, int n_threads = 1,
+      RunnerLimits limits = {1, 512, 256, 256})
       : pool_(n_threads),
         context_(pool_),
         model_(Model::load(folder, options)),
         runner_(model_, context_, limits),
         sampler_(context_, model_->spec().vocab) {}
-  Engine(const Types& types, int32_t interval, int32_t max_window, int n_threads = 1)
-      : Engine(fixture(types.fixture), options_of(types, interval, max_window), n_threads) {}
+  Rig(const Types& types, int32_t interval, int32_t max_window, int n_threads = 1)
+      : Rig(fixture(types.fixture), options_of(types, interval, max_window), n_threads) {}
 
   const ops::Context& context() const { return context_; }
   const std::shared_ptr<const Model>& model() const { return model_; }
@@ -93,7 +93,7 @@ struct Text {
   GenerateStats stats;
 };
 
-inline Text text_of(Engine& engine, Drafter* drafter, const std::vector<int32_t>& prompt,
+inline Text text_of(Rig& engine, Drafter* drafter, const std::vector<int32_t>& prompt,
                     const GenerateParams& params) {
   Text out;
   out.stats = generate(engine.runner(), engine.sampler(), drafter, prompt, params,

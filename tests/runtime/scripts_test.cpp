@@ -10,7 +10,7 @@ class Scripts : public testing::TestWithParam<Types> {
  protected:
   void SetUp() override { params_.sampling = {.temperature = 1.0f, .seed = 77}; }
 
-  Text play(Engine& engine, const std::vector<int32_t>& prompt, const std::string& json) {
+  Text play(Rig& engine, const std::vector<int32_t>& prompt, const std::string& json) {
     const ScriptFile file(json);
     return text_of(engine, file.drafter().get(), prompt, params_);
   }
@@ -24,8 +24,8 @@ TEST_P(Scripts, ForcedAcceptsInEveryOrder) {
   for (const int32_t interval : {8, 16}) {
     for (const int32_t k : {3, 7}) {
       const int32_t ring_rows = Grid::rows_for(interval, k + 1);
-      Engine engine(GetParam(), interval, k + 1);
-      Engine bare(GetParam(), interval, 1);
+      Rig engine(GetParam(), interval, k + 1);
+      Rig bare(GetParam(), interval, 1);
       params_.draft_tokens = k;
       params_.max_new_tokens = 2 * ring_rows + 5;
       const std::vector<Proposal> kinds = {{0, k}, {1, k}, {k - 1, k}, {k, k}, {0, 0}};
@@ -58,7 +58,7 @@ TEST_P(Scripts, ForcedAcceptsInEveryOrder) {
 // More than K proposed: cut to K. After the script's end: no drafts.
 TEST_P(Scripts, CutToKAndSilentAtTheEnd) {
   constexpr int64_t kDrafts = 4;
-  Engine engine(GetParam(), 8, kDrafts + 1);
+  Rig engine(GetParam(), 8, kDrafts + 1);
   params_.draft_tokens = kDrafts;
   params_.max_new_tokens = 60;
   const auto prompt = random_ids(5, 4);
@@ -86,7 +86,7 @@ TEST_P(Scripts, CutToKAndSilentAtTheEnd) {
 // grid point, one past it, K + 1.
 TEST_P(Scripts, DraftsRightAfterAnyPrompt) {
   constexpr int64_t kDrafts = 5;
-  Engine engine(GetParam(), 8, kDrafts + 1);
+  Rig engine(GetParam(), 8, kDrafts + 1);
   params_.draft_tokens = kDrafts;
   params_.max_new_tokens = 24;
   for (size_t size = 1; size <= 35; ++size) {

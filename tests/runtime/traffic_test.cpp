@@ -12,7 +12,7 @@ class Traffic : public testing::TestWithParam<Types> {
     if (state == StateMode::kPlain && options.checkpoint == DType::kI8) {
       options.checkpoint = DType::kF16;
     }
-    engine_ = std::make_unique<Engine>(fixture(GetParam().fixture), options);
+    engine_ = std::make_unique<Rig>(fixture(GetParam().fixture), options);
     sequence_ = engine_->runner().open();
     last_ = {};
   }
@@ -38,7 +38,7 @@ class Traffic : public testing::TestWithParam<Types> {
     EXPECT_EQ(got.plain, plain);
   }
 
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Rig> engine_;
   int32_t sequence_ = 0;
   StateTraffic last_;
 };

@@ -1,0 +1,190 @@
+#include "runtime/budget.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+#include "core/error.h"
+#include "runtime/choice.h"
+#include "runtime/executor.h"
+
+namespace replayssm {
+namespace {
+
+constexpr int64_t kPage = ops::kKvPage;
+constexpr double kMiB = 1 << 20;
+// The prefix cache's own bytes a page: a node of its tree.
+constexpr int64_t kIndexBytes = 256;
+
+int64_t pages_for(int64_t positions) { return (positions + kPage - 1) / kPage; }
+
+// What Linux says could be taken without swapping; 0 if it does not say.
+int64_t available_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  int64_t kib = 0;
+  while (file >> name >> kib >> unit) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
+}
+
+// What a slot and the like costs.
+struct Unit {
+  int64_t slot, ring, conv, conv_rows, page;
+
+  explicit Unit(const Model& model) {
+    const ModelMemory m = model.memory();
+    conv_rows = Executor::conv_rows_bytes(model);
+    slot = m.checkpoint_slot + conv_rows;
+    ring = m.ring_slot;
+    conv = m.conv_slot;
+    page = m.kv_page + kIndexBytes;
+  }
+  // One sequence, without its pages.
+  int64_t sequence() const { return slot + ring + conv; }
+};
+
+ForwardLimits forward_limits(const Model& model, const EngineOptions& options, int32_t sequences) {
+  const int64_t steps = int64_t{sequences} * model.options().max_window;
+  ForwardLimits limits;
+  limits.max_tokens = steps + options.chunk_tokens;
+  limits.max_rows = sequences;
+  limits.max_logits = steps + kScoreTokens;
+  return limits;
+}
+
+int64_t scratch_bytes(const Model& model, const ops::Context& context,
+                      const ForwardLimits& limits) {
+  return Forward(model, context, limits).bytes() +
+         limits.max_logits * model.spec().vocab * int64_t{sizeof(float)};
+}
+
+std::string mib(int64_t bytes) {
+  return concat(static_cast<int64_t>(static_cast<double>(bytes) / kMiB) + 1, " MiB");
+}
+
+class Fitter {
+ public:
+  Fitter(const Model& model, const Model* draft, const ops::Context& context,
+         const EngineOptions& options)
+      : model_(model), draft_(draft), context_(context), options_(options), unit_(model) {
+    budget_ = options.memory_bytes;
+    if (budget_ == 0) {
+      budget_ = available_bytes() / 5 * 4 + model.memory().weights +
+                (draft == nullptr ? 0 : draft->memory().weights);
+    }
+  }
+
+  BudgetPlan fit() {
+    int32_t sequences = options_.max_sequences;
+    while (sequences > 1 && !fits(sequences)) sequences -= (sequences + 7) / 8;
+    if (!fits(sequences)) refuse();
+    return plan(sequences);
+  }
+
+ private:
+  // All but pages, snapshots and what grows with neither.
+  int64_t fixed(int32_t sequences) const {
+    int64_t bytes = model_.memory().weights + draw_bytes() +
+                    scratch_bytes(model_, context_, forward_limits(model_, options_, sequences)) +
+                    sequences * unit_.sequence() + spare_slots() * unit_.slot;
+    if (draft_ != nullptr) bytes += draft_->memory().weights + draft_state(sequences);
+    return bytes;
+  }
+  int64_t draw_bytes() const { return model_.spec().vocab * 17; }
+  // A slot for hashes of states.
+  int32_t spare_slots() const { return options_.test_hooks ? 1 : 0; }
+  RunnerLimits draft_limits(int32_t sequences) const {
+    return {sequences, options_.max_positions, kDraftPrefillChunk, 1};
+  }
+  int64_t draft_state(int32_t sequences) const {
+    const ModelMemory m = draft_->memory();
+    const ForwardLimits limits{kDraftPrefillChunk, sequences, 1};
+    return sequences * (m.checkpoint_slot + m.ring_slot + m.conv_slot +
+                        pages_for(options_.max_positions) * m.kv_page + 12 * draft_->spec().vocab) +
+           scratch_bytes(*draft_, context_, limits);
+  }
+  int64_t least_pages() const { return pages_for(options_.max_positions); }
+  bool fits(int32_t sequences) const {
+    return fixed(sequences) + least_pages() * unit_.page <= budget_;
+  }
+
+  [[noreturn]] void refuse() const {
+    const int64_t all = fixed(1) + least_pages() * unit_.page;
+    const int64_t left = budget_ - fixed(1);
+    if (left >= unit_.page) {
+      fail("the memory budget of ", mib(budget_), " holds no sequence of ", options_.max_positions,
+           " positions: ", mib(all), " would, or ", left / unit_.page * kPage, " positions");
+    }
+    fail("the memory budget of ", mib(budget_), " holds no sequence: weights take ",
+         mib(model_.memory().weights), ", and ", mib(all), " would hold one of ",
+         options_.max_positions, " positions");
+  }
+
+  BudgetPlan plan(int32_t sequences) const {
+    BudgetPlan out;
+    out.max_sequences = sequences;
+    out.forward = forward_limits(model_, options_, sequences);
+    out.draft = draft_limits(sequences);
+    int64_t rest = budget_ - fixed(sequences) - least_pages() * unit_.page;
+    // Chosen by itself, the budget is what every sequence needs at its longest, and as much again
+    // for the cache.
+    const int64_t running = sequences * least_pages() * unit_.page;
+    if (options_.memory_bytes == 0) {
+      rest = std::min(rest, 2 * running + sequences * unit_.slot);
+    }
+    // A snapshot an interval.
+    const int64_t interval = options_.snapshot_interval > 0 ? options_.snapshot_interval : 256;
+    const int64_t pages_each = pages_for(interval);
+    int64_t snapshots = 0;
+    if (options_.prefix_cache) {
+      snapshots = rest / (unit_.slot + pages_each * unit_.page);
+      snapshots = std::min<int64_t>(snapshots, std::numeric_limits<int32_t>::max() / 2);
+    }
+    const int64_t pages =
+        std::min<int64_t>(least_pages() + (rest - snapshots * unit_.slot) / unit_.page,
+                          std::numeric_limits<int32_t>::max() / 2);
+    out.pools.checkpoint_slots = sequences + static_cast<int32_t>(snapshots);
+    out.pools.ring_slots = sequences;
+    out.pools.kv_pages = static_cast<int32_t>(pages);
+
+    const ModelMemory m = model_.memory();
+    auto& purposes = out.report.purposes;
+    purposes = {
+        {"weights", m.weights},
+        {"checkpoints", int64_t{sequences} * m.checkpoint_slot},
+        {"rings", sequences * unit_.ring},
+        {"conv", sequences * (unit_.conv + unit_.conv_rows)},
+        {"KV pages", pages * m.kv_page},
+        {"snapshots", (snapshots + spare_slots()) * unit_.slot},
+        {"cache index", pages * kIndexBytes},
+        {"scratch", scratch_bytes(model_, context_, out.forward) + draw_bytes()},
+    };
+    if (draft_ != nullptr) {
+      purposes.emplace_back("draft weights", draft_->memory().weights);
+      purposes.emplace_back("draft state", draft_state(sequences));
+    }
+    int64_t total = 0;
+    for (const auto& purpose : purposes) total += purpose.second;
+    out.report.budget = options_.memory_bytes == 0 ? total : budget_;
+    REPLAYSSM_CHECK(total <= budget_, total, " bytes of ", budget_);
+    return out;
+  }
+
+  const Model& model_;
+  const Model* draft_;
+  const ops::Context& context_;
+  const EngineOptions& options_;
+  Unit unit_;
+  int64_t budget_ = 0;
+};
+
+}  // namespace
+
+BudgetPlan fit_budget(const Model& model, const Model* draft, const ops::Context& context,
+                      const EngineOptions& options) {
+  return Fitter(model, draft, context, options).fit();
+}
+
+}  // namespace replayssm

@@ -1,0 +1,264 @@
+#include <chrono>
+#include <future>
+
+#include "core/error.h"
+#include "runtime/engine_impl.h"
+
+namespace replayssm {
+namespace {
+
+SchedulerOptions scheduler_options(const Model& model, const EngineOptions& options,
+                                   const BudgetPlan& budget) {
+  SchedulerOptions out;
+  out.grid = model.grid();
+  out.max_window = model.options().max_window;
+  out.max_positions = options.max_positions;
+  out.max_sequences = budget.max_sequences;
+  out.pools = budget.pools;
+  out.chunk_tokens = options.chunk_tokens;
+  out.score_tokens = kScoreTokens;
+  out.prefix_cache = options.prefix_cache;
+  out.cuts = {model.grid().interval, options.snapshot_interval, options.message_end_ids};
+  out.slot_bytes = model.memory().checkpoint_slot + Executor::conv_rows_bytes(model);
+  out.page_bytes = model.memory().kv_page;
+  out.poison = options.test_hooks;
+  return out;
+}
+
+// With test hooks, one slot more than the scheduler knows of: state_hash folds there.
+PoolSizes executor_pools(const EngineOptions& options, PoolSizes pools) {
+  if (options.test_hooks) ++pools.checkpoint_slots;
+  return pools;
+}
+
+const EngineOptions& checked(const EngineOptions& o, const Model& model) {
+  const auto check = [](bool good, const char* field, const auto&... why) {
+    if (!good) fail(field, " ", why...);
+  };
+  if (model.options().state != StateMode::kReplay) fail("the engine needs replayed state");
+  check(o.max_positions >= 2 && o.max_positions <= model.spec().max_positions, "max_positions",
+        o.max_positions, " is not in [2, ", model.spec().max_positions, "]");
+  check(o.max_sequences >= 1 && o.max_sequences <= 4096, "max_sequences", o.max_sequences,
+        " is not in [1, 4096]");
+  check(o.max_queued >= 0, "max_queued", o.max_queued, " is negative");
+  check(o.chunk_tokens > 0 && o.chunk_tokens % kScoreTokens == 0 && o.chunk_tokens <= 65536,
+        "chunk_tokens", o.chunk_tokens, " is not a multiple of ", kScoreTokens, " up to 65536");
+  check(o.snapshot_interval >= 0, "snapshot_interval", o.snapshot_interval, " is negative");
+  check(o.memory_bytes >= 0, "memory_bytes", o.memory_bytes, " is negative");
+  const bool drafts = o.draft != DraftMode::kNone && o.draft != DraftMode::kDefault;
+  check(o.draft_tokens >= 0 && (!drafts || o.draft_tokens < model.options().max_window),
+        "draft_tokens", o.draft_tokens, " does not fit the model's window of ",
+        model.options().max_window);
+  check(o.draft != DraftMode::kModel || o.draft_model != nullptr, "draft_model",
+        "is missing; draft names it");
+  if (o.draft_model != nullptr) {
+    check(o.draft_model->spec().vocab == model.spec().vocab, "draft_model", "has ",
+          o.draft_model->spec().vocab, " vocabulary entries, the model ", model.spec().vocab);
+    check(o.draft_model->options().state == StateMode::kReplay, "draft_model",
+          "needs replayed state");
+    check(o.draft_model->spec().max_positions >= o.max_positions, "draft_model", "holds ",
+          o.draft_model->spec().max_positions, " positions, max_positions is ", o.max_positions);
+  }
+  return o;
+}
+
+}  // namespace
+
+EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& context,
+                       const EngineOptions& options)
+    : model_(std::move(model)),
+      options_(checked(options, *model_)),
+      budget_(fit_budget(*model_, options.draft_model.get(), context, options)),
+      trace_(options.trace_file),
+      executor_(*model_, context, executor_pools(options, budget_.pools), budget_.forward),
+      scheduler_(scheduler_options(*model_, options, budget_)),
+      draw_(context, model_->spec().vocab) {
+  if (options_.draft_model != nullptr) {
+    draft_runner_ = std::make_shared<Runner>(options_.draft_model, context, budget_.draft);
+  }
+  publish_stats();
+  thread_ = std::thread([this] { loop(); });
+}
+
+EngineImpl::~EngineImpl() {
+  drain(0);
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void EngineImpl::loop() {
+  for (;;) {
+    std::deque<std::function<void()>> commands;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stop_ || !commands_.empty() || !scheduler_.idle(); });
+      if (stop_ && commands_.empty() && scheduler_.idle()) return;
+      commands.swap(commands_);
+    }
+    for (const auto& command : commands) command();
+    step();
+    publish_stats();
+    const std::lock_guard lock(mutex_);
+    if (n_unreported_ == 0) quiet_.notify_all();
+  }
+}
+
+void EngineImpl::post(std::function<void()> command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.notify_one();
+}
+
+// Runs on the engine's thread, between two steps.
+std::string EngineImpl::call(const std::function<std::string()>& command) {
+  REPLAYSSM_CHECK(std::this_thread::get_id() != thread_.get_id(), "called from a listener");
+  auto answer = std::make_shared<std::promise<std::string>>();
+  auto future = answer->get_future();
+  post([&command, answer] { answer->set_value(command()); });
+  return future.get();
+}
+
+std::optional<Refusal> EngineImpl::submit(GenerationRequest request,
+                                          std::shared_ptr<Listener> listener, RequestId* id) {
+  REPLAYSSM_CHECK(listener != nullptr && id != nullptr, "no listener, or no id");
+  if (!request.session.empty()) {
+    const std::lock_guard lock(mutex_);
+    const auto session = sessions_.find(request.session);
+    if (session == sessions_.end()) {
+      return Refusal{Refusal::Kind::kUnknownSession, "session",
+                     concat("no session named \"", request.session, "\"")};
+    }
+    request.prompt.insert(request.prompt.begin(), session->second.begin(), session->second.end());
+  }
+  if (auto refusal = check_request(request, *model_, options_, budget_.max_sequences)) {
+    return refusal;
+  }
+  const double now = trace_.now();
+  const std::lock_guard lock(mutex_);
+  if (draining_) return Refusal{Refusal::Kind::kDraining, "", "the engine takes no more requests"};
+  if (n_waiting_ >= std::max(1, options_.max_queued)) {
+    return Refusal{Refusal::Kind::kBusy, "",
+                   concat(n_waiting_, " requests wait already; at most ", options_.max_queued)};
+  }
+  ++n_waiting_;
+  ++n_live_;
+  ++n_unreported_;
+  *id = next_id_++;
+  auto shared = std::make_shared<GenerationRequest>(std::move(request));
+  commands_.push_back([this, id = *id, shared, listener = std::move(listener), now] {
+    SequenceSpec spec;
+    spec.tokens = shared->prompt;
+    spec.n_choices = shared->n;
+    spec.max_length = std::min(options_.max_positions,
+                               std::ssize(shared->prompt) + shared->max_new_tokens);
+    spec.all_logits = shared->prompt_logprobs >= 0;
+    const DraftMode mode = shared->draft == DraftMode::kDefault ? options_.draft : shared->draft;
+    const bool scripted = !shared->scripted_drafts.empty();
+    if (scripted || (mode != DraftMode::kNone && mode != DraftMode::kDefault)) {
+      spec.max_drafts =
+          shared->draft_tokens >= 0 ? shared->draft_tokens : options_.draft_tokens;
+      spec.adaptive = options_.adaptive_drafts && !scripted;
+    }
+    auto [live, added] = live_.try_emplace(id, std::move(*shared), listener);
+    REPLAYSSM_CHECK(added, "request ", id, " twice");
+    live->second.submitted = now;
+    scheduler_.add(id, std::move(spec));
+  });
+  wake_.notify_one();
+  return std::nullopt;
+}
+
+void EngineImpl::cancel(RequestId id) {
+  post([this, id] { cancel_now(id); });
+}
+
+void EngineImpl::drain(double seconds) {
+  std::unique_lock lock(mutex_);
+  draining_ = true;
+  const auto quiet = [this] { return n_unreported_ == 0; };
+  if (quiet_.wait_for(lock, std::chrono::duration<double>(seconds), quiet)) return;
+  commands_.push_back([this] {
+    while (!live_.empty()) cancel_now(live_.begin()->first);
+  });
+  wake_.notify_one();
+  quiet_.wait(lock, quiet);
+}
+
+EngineStats EngineImpl::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+std::string EngineImpl::preempt(RequestId id) {
+  if (!options_.test_hooks) return "preempt needs test hooks";
+  return call([this, id]() -> std::string {
+    bool any = false;
+    for (int32_t i = 0; i < 1 || (live_.contains(id) && i < live_.at(id).request.n); ++i) {
+      any = scheduler_.preempt({id, i}) || any;
+    }
+    return any ? "" : concat("request ", id, " does not run");
+  });
+}
+
+std::string EngineImpl::state_hash(RequestId id, std::string* hash) {
+  if (!options_.test_hooks) return "state_hash needs test hooks";
+  return call([this, id, hash]() -> std::string {
+    for (const Finished& finished : finished_) {
+      if (finished.id != id || finished.hash.empty()) continue;
+      *hash = finished.hash;
+      return "";
+    }
+    return concat("request ", id, " has not finished, or long ago");
+  });
+}
+
+std::string EngineImpl::save_session(RequestId id, const std::string& name) {
+  if (name.empty()) return "a session needs a name";
+  return call([this, id, &name]() -> std::string {
+    for (const Finished& finished : finished_) {
+      if (finished.id != id) continue;
+      const std::lock_guard lock(mutex_);
+      sessions_[name] = finished.text;
+      return "";
+    }
+    return concat("request ", id, " has not finished, or long ago");
+  });
+}
+
+std::string EngineImpl::restore_session(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return sessions_.contains(name) ? "" : concat("no session named \"", name, "\"");
+}
+
+std::string EngineImpl::fork_session(const std::string& from, const std::string& to,
+                                     int64_t length) {
+  if (to.empty()) return "a session needs a name";
+  const std::lock_guard lock(mutex_);
+  const auto session = sessions_.find(from);
+  if (session == sessions_.end()) return concat("no session named \"", from, "\"");
+  const auto& text = session->second;
+  if (length < 1 || length > std::ssize(text)) {
+    return concat("length ", length, " is not in [1, ", text.size(), "]");
+  }
+  std::vector<int32_t> begin(text.begin(), text.begin() + length);
+  sessions_[to] = std::move(begin);
+  return "";
+}
+
+std::string EngineImpl::drop_session(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return sessions_.erase(name) > 0 ? "" : concat("no session named \"", name, "\"");
+}
+
+std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const ops::Context& context,
+                                    const EngineOptions& options) {
+  return std::make_unique<EngineImpl>(std::move(model), context, options);
+}
+
+}  // namespace replayssm

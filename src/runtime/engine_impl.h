@@ -1,0 +1,136 @@
+// The engine's inside: requests at work, and the thread that steps them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "runtime/budget.h"
+#include "runtime/choice.h"
+#include "runtime/engine.h"
+#include "runtime/executor.h"
+#include "runtime/scheduler.h"
+#include "runtime/trace.h"
+
+namespace replayssm {
+
+// Refuses what no engine of this model and these options can do; the text is empty if all is well.
+std::optional<Refusal> check_request(const GenerationRequest& request, const Model& model,
+                                     const EngineOptions& options, int32_t max_sequences);
+
+// A request from submit to finished.
+struct LiveRequest {
+  struct Part {
+    Choice choice;
+    std::unique_ptr<Drafter> drafter;
+    std::optional<FinishReason> ended;
+    explicit Part(const GenerationRequest& request, int32_t index) : choice(request, index) {}
+  };
+
+  LiveRequest(GenerationRequest request_in, std::shared_ptr<Listener> listener_in);
+
+  GenerationRequest request;
+  std::shared_ptr<Listener> listener;
+  std::vector<Part> parts;  // one a choice
+  RequestUsage usage;
+  std::string error;
+  std::vector<TokenLogprob> prompt_logprobs;
+  bool prompt_done = false;
+  std::vector<int32_t> first_text;  // choice 0's, once it has ended
+  std::string first_hash;           // with test hooks: its state's
+  double submitted = 0, admitted = 0, first_token = 0;
+
+  int64_t prompt_length() const { return std::ssize(request.prompt); }
+  bool ended() const;
+};
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(std::shared_ptr<const Model> model, const ops::Context& context,
+             const EngineOptions& options);
+  ~EngineImpl() override;
+
+  std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<Listener> listener,
+                                RequestId* id) override;
+  void cancel(RequestId id) override;
+  void drain(double seconds) override;
+  EngineStats stats() const override;
+  MemoryReport memory() const override { return budget_.report; }
+  std::string save_session(RequestId id, const std::string& name) override;
+  std::string restore_session(const std::string& name) override;
+  std::string fork_session(const std::string& from, const std::string& to,
+                           int64_t length) override;
+  std::string drop_session(const std::string& name) override;
+  std::string preempt(RequestId id) override;
+  std::string state_hash(RequestId id, std::string* hash) override;
+
+ private:
+  // A finished request: what sessions are made of.
+  struct Finished {
+    RequestId id;
+    std::vector<int32_t> text;
+    std::string hash;
+  };
+
+  // ---- engine.cpp: other threads
+  void post(std::function<void()> command);
+  std::string call(const std::function<std::string()>& command);
+  void loop();
+
+  // ---- engine_step.cpp: the engine's thread
+  void step();
+  void act(std::span<const Action> actions);
+  void propose(StepPlan& plan);
+  RowResult take_row(const StepRow& row, std::span<const int32_t> fed, const float* logits);
+  void take_prompt_logprobs(LiveRequest& live, const StepRow& row, const float* logits);
+  RowResult::Choice take_choice(LiveRequest& live, const StepRow& row, int32_t choice,
+                                std::span<const int32_t> fed, const float* logits,
+                                RowResult& result);
+  std::unique_ptr<Drafter> make_drafter(const LiveRequest& live, int32_t choice);
+  void drop_waiting_drafters();
+  void trace_step(const StepPlan& plan, double start, double drafted, double passed);
+  void note_admissions();
+  void end_choice(LiveRequest& live, int32_t choice, FinishReason reason);
+  void report_ended();
+  void report_finished(RequestId id);
+  std::string hash_after(const StepRow& row, const RowResult& result);
+  void cancel_now(RequestId id);
+  void publish_stats();
+
+  std::shared_ptr<const Model> model_;
+  EngineOptions options_;
+  BudgetPlan budget_;
+  Trace trace_;
+  Executor executor_;
+  Scheduler scheduler_;
+  DrawMemory draw_;
+  std::shared_ptr<Runner> draft_runner_;
+
+  // Of the engine's thread alone.
+  std::map<RequestId, LiveRequest> live_;
+  std::vector<SequenceKey> just_ended_;
+  std::deque<Finished> finished_;
+  std::vector<std::vector<int32_t>> fed_;  // of the step at hand
+  EngineStats counts_;                     // its running totals
+  int64_t scheduled_preemptions_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;   // of the engine's thread
+  std::condition_variable quiet_;  // of who drains
+  std::deque<std::function<void()>> commands_;
+  EngineStats stats_;
+  std::map<std::string, std::vector<int32_t>> sessions_;
+  RequestId next_id_ = 1;
+  int64_t n_waiting_ = 0;  // submitted and not yet admitted
+  int64_t n_live_ = 0;     // submitted and not yet finished
+  int64_t n_unreported_ = 0;  // of whom finished() has not returned
+  bool draining_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace replayssm

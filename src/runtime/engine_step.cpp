@@ -1,0 +1,345 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "core/error.h"
+#include "runtime/engine_impl.h"
+
+namespace replayssm {
+namespace {
+
+constexpr size_t kRemembered = 256;  // finished requests that save_session may name
+
+}  // namespace
+
+LiveRequest::LiveRequest(GenerationRequest request_in, std::shared_ptr<Listener> listener_in)
+    : request(std::move(request_in)), listener(std::move(listener_in)) {
+  for (int32_t i = 0; i < request.n; ++i) parts.emplace_back(request, i);
+  usage.prompt_tokens = prompt_length();
+}
+
+bool LiveRequest::ended() const {
+  return std::ranges::all_of(parts, [](const Part& part) { return part.ended.has_value(); });
+}
+
+void EngineImpl::act(std::span<const Action> actions) {
+  for (const Action& action : actions) {
+    if (action.kind == Action::Kind::kEvict) continue;
+    executor_.act(action);
+  }
+}
+
+std::unique_ptr<Drafter> EngineImpl::make_drafter(const LiveRequest& live, int32_t choice) {
+  const GenerationRequest& r = live.request;
+  if (!r.scripted_drafts.empty()) return make_script_drafter(r.scripted_drafts);
+  const DraftMode mode = r.draft == DraftMode::kDefault ? options_.draft : r.draft;
+  if (mode == DraftMode::kNgram) return make_ngram_drafter();
+  return make_model_drafter(draft_runner_, draw_.context,
+                            live.parts[static_cast<size_t>(choice)].choice.sampling());
+}
+
+// A preempted text's draft state goes with its memory; what a script has still to say does not.
+void EngineImpl::drop_waiting_drafters() {
+  if (scheduler_.n_preemptions() == scheduled_preemptions_) return;
+  scheduled_preemptions_ = scheduler_.n_preemptions();
+  for (const auto& [key, s] : scheduler_.sequences()) {
+    if (s.stage != Sequence::Stage::kWaiting) continue;
+    LiveRequest& live = live_.at(key.request);
+    if (!live.request.scripted_drafts.empty()) continue;
+    live.parts[static_cast<size_t>(key.choice)].drafter.reset();
+  }
+}
+
+// The ids of each row's window: known tokens, and drafts where the plan leaves room for them.
+void EngineImpl::propose(StepPlan& plan) {
+  fed_.resize(plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    const auto& tokens = scheduler_.find(row.key)->spec.tokens;
+    const auto first = tokens.begin() + row.row.start;
+    fed_[i].assign(first, first + row.row.n_tokens);
+    if (row.max_drafts == 0) continue;
+    LiveRequest& live = live_.at(row.key.request);
+    LiveRequest::Part& part = live.parts[static_cast<size_t>(row.key.choice)];
+    if (part.drafter == nullptr) part.drafter = make_drafter(live, row.key.choice);
+    const auto drafts = part.choice.possible(part.drafter->propose(tokens, row.max_drafts));
+    fed_[i].insert(fed_[i].end(), drafts.begin(), drafts.end());
+    live.usage.drafted += std::ssize(drafts);
+  }
+}
+
+void EngineImpl::note_admissions() {
+  for (const auto& [key, s] : scheduler_.sequences()) {
+    if (!s.admitted || key.choice != 0 || s.stage == Sequence::Stage::kClosing) continue;
+    LiveRequest& live = live_.at(key.request);
+    if (live.admitted > 0 && live.usage.cached_tokens == s.cached_tokens) continue;
+    live.usage.cached_tokens = s.cached_tokens;
+    live.usage.cache_note = s.cache_note;
+    if (live.admitted > 0) continue;
+    live.admitted = trace_.now();
+    const std::lock_guard lock(mutex_);
+    --n_waiting_;
+  }
+}
+
+void EngineImpl::take_prompt_logprobs(LiveRequest& live, const StepRow& row, const float* logits) {
+  const int64_t vocab = model_->spec().vocab;
+  for (int64_t i = 0; i < row.row.n_tokens; ++i, logits += vocab) {
+    const int64_t position = row.row.start + i + 1;
+    // A preempted prompt comes by again.
+    if (position >= live.prompt_length() || position != std::ssize(live.prompt_logprobs) + 1) {
+      continue;
+    }
+    live.prompt_logprobs.push_back(logprob_of(
+        draw_.context, {logits, static_cast<size_t>(vocab)},
+        live.request.prompt[static_cast<size_t>(position)], live.request.prompt_logprobs));
+  }
+}
+
+void EngineImpl::end_choice(LiveRequest& live, int32_t choice, FinishReason reason) {
+  LiveRequest::Part& part = live.parts[static_cast<size_t>(choice)];
+  part.ended = reason;
+  part.drafter.reset();
+}
+
+// Draws what the window decides for one choice: the token after it, and while drafts stand, those
+// after them.
+RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row, int32_t choice,
+                                          std::span<const int32_t> fed, const float* logits,
+                                          RowResult& result) {
+  const int64_t vocab = model_->spec().vocab;
+  LiveRequest::Part& part = live.parts[static_cast<size_t>(choice)];
+  const Sequence& sequence = *scheduler_.find(row.key);
+  const int64_t length = sequence.length();
+  const int64_t most = sequence.spec.max_length - length;
+  RowResult::Choice out;
+  const auto end = [&](FinishReason reason) {
+    out.ended = true;
+    end_choice(live, choice, reason);
+  };
+  std::vector<TokenEvent> events;
+  int32_t stand = 0;
+  if (most == 0) end(FinishReason::kLength);
+  for (bool agrees = true; agrees && !out.ended; ++stand) {
+    const auto drawn =
+        part.choice.draw(draw_, {logits + stand * vocab, static_cast<size_t>(vocab)},
+                         length + std::ssize(events));
+    if (drawn.status == Choice::Status::kToken) {
+      agrees = stand + 1 < std::ssize(fed) && fed[static_cast<size_t>(stand + 1)] == drawn.token;
+      events.push_back({choice, drawn.token, agrees, drawn.logprob});
+      if (std::ssize(events) == most) end(FinishReason::kLength);
+    } else if (drawn.status == Choice::Status::kStop) {
+      end(FinishReason::kStopId);
+    } else if (drawn.status == Choice::Status::kConstraintDone) {
+      end(FinishReason::kConstraintDone);
+    } else {
+      live.error = drawn.error;
+      end(FinishReason::kError);
+    }
+  }
+  if (!events.empty()) {
+    if (live.first_token == 0) live.first_token = trace_.now();
+    const size_t kept = std::min(live.listener->tokens(events), events.size());
+    if (kept < events.size()) {
+      events.resize(kept);
+      end(FinishReason::kStopId);
+    }
+  }
+  for (const TokenEvent& event : events) {
+    out.tokens.push_back(event.token);
+    result.accepted += event.from_draft ? 1 : 0;
+  }
+  if (row.phase == Phase::kStep) {
+    result.n_commit =
+        std::min(std::max(stand, 1), static_cast<int32_t>(events.size()) + 1);
+  }
+  live.usage.new_tokens += std::ssize(events);
+  return out;
+}
+
+RowResult EngineImpl::take_row(const StepRow& row, std::span<const int32_t> fed,
+                               const float* logits) {
+  RowResult result;
+  result.n_tokens = static_cast<int32_t>(fed.size());
+  result.n_commit = row.phase == Phase::kSweep ? result.n_tokens : 0;
+  if (row.only_folds) return result;
+  LiveRequest& live = live_.at(row.key.request);
+  if (row.all_logits) take_prompt_logprobs(live, row, logits);
+  if (!row.ends_text) return result;
+  if (!live.prompt_done) {
+    live.prompt_done = true;
+    if (live.request.prompt_logprobs >= 0) {
+      live.listener->prompt_logprobs(std::move(live.prompt_logprobs));
+    }
+  }
+  // A sweep's window stands; only what follows its last token is open.
+  if (row.phase == Phase::kSweep) {
+    logits += (Executor::n_logits(row, std::ssize(fed)) - 1) * model_->spec().vocab;
+    fed = fed.last(1);
+  }
+  const int32_t n_choices = scheduler_.find(row.key)->spec.n_choices;
+  for (int32_t i = 0; i < n_choices; ++i) {
+    result.choices.push_back(take_choice(live, row, row.key.choice + i, fed, logits, result));
+  }
+  live.usage.accepted += result.accepted;
+  const Sequence& sequence = *scheduler_.find(row.key);
+  for (int32_t i = 0; i < n_choices; ++i) {
+    const int32_t choice = row.key.choice + i;
+    if (!result.choices[static_cast<size_t>(i)].ended) continue;
+    just_ended_.push_back({row.key.request, choice});
+    if (i == 0) live.usage.preemptions += sequence.preemptions;
+    if (choice != 0) continue;
+    live.first_text = sequence.spec.tokens;
+    const auto& last = result.choices[0].tokens;
+    live.first_text.insert(live.first_text.end(), last.begin(), last.end());
+    if (options_.test_hooks) live.first_hash = hash_after(row, result);
+  }
+  return result;
+}
+
+// Of the text's state once this row is committed.
+std::string EngineImpl::hash_after(const StepRow& row, const RowResult& result) {
+  SequenceState state = scheduler_.find(row.key)->state;
+  Row fed = row.row;
+  fed.n_tokens = result.n_tokens;
+  if (row.phase == Phase::kSweep) {
+    commit_sweep(model_->grid(), fed, state);
+  } else {
+    const Status status = commit_step(model_->grid(), fed, result.n_commit, state);
+    REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
+  }
+  const uint64_t hash = executor_.state_hash(state, row.pages, budget_.pools.checkpoint_slots);
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
+void EngineImpl::step() {
+  StepPlan plan = scheduler_.plan();
+  note_admissions();
+  drop_waiting_drafters();
+  act(plan.actions);
+  if (plan.rows.empty()) return;
+  const double start = trace_.now();
+  propose(plan);
+  const double drafted = trace_.now();
+  const float* logits = executor_.run(plan.rows, fed_);
+  const double passed = trace_.now();
+  StepResult result;
+  result.draft_seconds = drafted - start;
+  result.seconds = passed - drafted;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    result.rows.push_back(take_row(plan.rows[i], fed_[i], logits));
+    logits += Executor::n_logits(plan.rows[i], std::ssize(fed_[i])) * model_->spec().vocab;
+  }
+  scheduler_.commit(plan, result);
+  ++counts_.steps;
+  report_ended();
+  if (trace_.on()) trace_step(plan, start, drafted, passed);
+}
+
+void EngineImpl::trace_step(const StepPlan& plan, double start, double drafted, double passed) {
+  int64_t n_tokens = 0;
+  for (size_t i = 0; i < plan.rows.size(); ++i) n_tokens += std::ssize(fed_[i]);
+  const double end = trace_.now();
+  trace_.span("step", 0, start, end,
+              concat("{\"rows\": ", plan.rows.size(), ", \"tokens\": ", n_tokens,
+                     ", \"requests\": ", live_.size(), "}"));
+  trace_.span("draft", 0, start, drafted, "{}");
+  trace_.span("pass", 0, drafted, passed, "{}");
+  trace_.span("sample", 0, passed, end, "{}");
+}
+
+// Tells the listeners once the scheduler has taken the step: what ended is free by then.
+void EngineImpl::report_ended() {
+  const std::vector<SequenceKey> ended = std::exchange(just_ended_, {});
+  for (const SequenceKey& key : ended) {
+    LiveRequest& live = live_.at(key.request);
+    live.listener->choice_finished(key.choice,
+                                   *live.parts[static_cast<size_t>(key.choice)].ended);
+  }
+  for (const SequenceKey& key : ended) {
+    const auto found = live_.find(key.request);
+    if (found != live_.end() && found->second.ended()) report_finished(key.request);
+  }
+}
+
+void EngineImpl::report_finished(RequestId id) {
+  LiveRequest& live = live_.at(id);
+  const double now = trace_.now();
+  RequestUsage& usage = live.usage;
+  const bool waited = live.admitted == 0;
+  const double admitted = waited ? now : live.admitted;
+  const double first = live.first_token > 0 ? live.first_token : now;
+  usage.queue_seconds = admitted - live.submitted;
+  usage.prefill_seconds = first - admitted;
+  usage.decode_seconds = now - first;
+  counts_.prompt_tokens += usage.prompt_tokens;
+  counts_.cached_tokens += usage.cached_tokens;
+  counts_.new_tokens += usage.new_tokens;
+  counts_.drafted += usage.drafted;
+  counts_.accepted += usage.accepted;
+  const auto cancelled = [](const LiveRequest::Part& part) {
+    return part.ended == FinishReason::kCancelled;
+  };
+  if (std::ranges::any_of(live.parts, cancelled)) ++counts_.cancelled;
+  trace_.span(live.request.name.empty() ? concat("request ", id) : live.request.name,
+              static_cast<int64_t>(id), live.submitted, now,
+              concat("{\"prompt\": ", usage.prompt_tokens, ", \"cached\": ",
+                     usage.cached_tokens, ", \"new\": ", usage.new_tokens, "}"));
+  trace_.flush();
+  finished_.push_back({id, std::move(live.first_text), std::move(live.first_hash)});
+  if (finished_.size() > kRemembered) finished_.pop_front();
+  const auto listener = std::move(live.listener);
+  const RequestUsage last = std::move(usage);
+  const std::string error = std::move(live.error);
+  live_.erase(id);
+  {
+    const std::lock_guard lock(mutex_);
+    --n_live_;
+    if (waited) --n_waiting_;
+  }
+  publish_stats();
+  listener->finished(last, error);
+  const std::lock_guard lock(mutex_);
+  --n_unreported_;
+}
+
+void EngineImpl::cancel_now(RequestId id) {
+  const auto found = live_.find(id);
+  if (found == live_.end()) return;
+  LiveRequest& live = found->second;
+  for (int32_t i = 0; i < live.request.n; ++i) {
+    if (live.parts[static_cast<size_t>(i)].ended) continue;
+    if (const Sequence* sequence = scheduler_.find({id, i})) {
+      live.usage.preemptions += sequence->preemptions;
+      scheduler_.remove({id, i});
+    }
+    end_choice(live, i, FinishReason::kCancelled);
+    just_ended_.push_back({id, i});
+  }
+  report_ended();
+}
+
+void EngineImpl::publish_stats() {
+  EngineStats stats = counts_;
+  stats.slots = scheduler_.slots().size();
+  stats.slots_free = scheduler_.slots().n_free();
+  stats.rings = scheduler_.rings().size();
+  stats.rings_free = scheduler_.rings().n_free();
+  stats.pages = scheduler_.pages().size();
+  stats.pages_free = scheduler_.pages().n_free();
+  stats.snapshots = scheduler_.cache().n_snapshots();
+  stats.snapshot_bytes = stats.snapshots * scheduler_.options().slot_bytes +
+                         scheduler_.cache().n_pages() * scheduler_.options().page_bytes;
+  stats.preemptions = scheduler_.n_preemptions();
+  stats.evicted = scheduler_.cache().n_evicted();
+  const StateTraffic& traffic = executor_.traffic();
+  stats.state_bytes_moved = traffic.read + traffic.written;
+  stats.state_bytes_plain = traffic.plain;
+  const std::lock_guard lock(mutex_);
+  stats.queued = n_waiting_;
+  stats.running = n_live_ - n_waiting_;
+  stats_ = stats;
+}
+
+}  // namespace replayssm

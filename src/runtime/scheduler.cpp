@@ -1,0 +1,475 @@
+#include "runtime/scheduler.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace replayssm {
+namespace {
+
+constexpr int64_t kPage = ops::kKvPage;
+
+int64_t pages_for(int64_t positions) { return (positions + kPage - 1) / kPage; }
+
+bool begins_alike(const Sequence& a, const Sequence& b, int64_t n) {
+  return a.length() >= n && b.length() >= n &&
+         std::equal(a.spec.tokens.begin(), a.spec.tokens.begin() + n, b.spec.tokens.begin());
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      slots_(options.pools.checkpoint_slots),
+      rings_(options.pools.ring_slots),
+      pages_(options.pools.kv_pages),
+      cache_(slots_, pages_, options.slot_bytes, options.page_bytes),
+      slot_position_(static_cast<size_t>(options.pools.checkpoint_slots), 0),
+      slot_has_conv_(static_cast<size_t>(options.pools.checkpoint_slots), 0) {
+  REPLAYSSM_CHECK(options.max_sequences == options.pools.ring_slots &&
+                      options.max_sequences <= options.pools.checkpoint_slots,
+                  options.max_sequences, " sequences, ", options.pools.ring_slots, " rings, ",
+                  options.pools.checkpoint_slots, " slots");
+  REPLAYSSM_CHECK(pages_for(options.max_positions) <= options.pools.kv_pages, options.max_positions,
+                  " positions, ", options.pools.kv_pages, " pages");
+  REPLAYSSM_CHECK(options.chunk_tokens % options.grid.interval == 0 &&
+                      options.score_tokens % options.grid.interval == 0 &&
+                      options.chunk_tokens % options.score_tokens == 0,
+                  "chunks of ", options.chunk_tokens, " and ", options.score_tokens);
+  if (!options.poison) return;
+  const auto poison = [this](Action::Kind kind) {
+    return [this, kind](int32_t i) { actions_.push_back({kind, i, -1, 0, {}}); };
+  };
+  slots_.on_free(poison(Action::Kind::kPoisonCheckpoint));
+  rings_.on_free(poison(Action::Kind::kPoisonRing));
+  pages_.on_free(poison(Action::Kind::kPoisonPage));
+}
+
+void Scheduler::add(uint64_t request, SequenceSpec spec) {
+  REPLAYSSM_CHECK(!spec.tokens.empty() && spec.n_choices >= 1 &&
+                      spec.n_choices <= options_.max_sequences &&
+                      spec.max_length <= options_.max_positions &&
+                      std::ssize(spec.tokens) <= spec.max_length,
+                  spec.tokens.size(), " tokens of ", spec.max_length, ", ", spec.n_choices,
+                  " choices");
+  Sequence s;
+  s.prompt_length = std::ssize(spec.tokens);
+  s.drafts = DraftPolicy(std::min(spec.max_drafts, options_.max_window - 1), spec.adaptive);
+  s.spec = std::move(spec);
+  const bool added = sequences_.emplace(SequenceKey{request, 0}, std::move(s)).second;
+  REPLAYSSM_CHECK(added, "request ", request, " twice");
+}
+
+const Sequence* Scheduler::find(const SequenceKey& key) const {
+  const auto found = sequences_.find(key);
+  return found == sequences_.end() ? nullptr : &found->second;
+}
+
+void Scheduler::release(Sequence& s) {
+  for (const int32_t page : s.pages) pages_.release(page);
+  s.pages.clear();
+  if (s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
+  if (s.state.ring_slot >= 0) {
+    rings_.release(s.state.ring_slot);
+    rings_promised_ -= s.spec.n_choices - 1;
+  }
+  s.state = {0, 0, -1, -1};
+}
+
+void Scheduler::remove(const SequenceKey& key) {
+  const auto found = sequences_.find(key);
+  if (found == sequences_.end()) return;
+  release(found->second);
+  sequences_.erase(found);
+}
+
+bool Scheduler::preempt(const SequenceKey& key) {
+  const auto found = sequences_.find(key);
+  if (found == sequences_.end() || found->second.stage != Sequence::Stage::kRunning) return false;
+  Sequence& s = found->second;
+  publish(s);
+  release(s);
+  s.stage = Sequence::Stage::kWaiting;
+  ++s.preemptions;
+  ++n_preemptions_;
+  return true;
+}
+
+bool Scheduler::preempt_youngest_after(const SequenceKey& key) {
+  for (auto it = sequences_.rbegin(); it != sequences_.rend() && key < it->first; ++it) {
+    if (it->second.stage == Sequence::Stage::kClosing) {
+      remove(it->first);
+      return true;
+    }
+    if (preempt(it->first)) return true;
+  }
+  return false;
+}
+
+// ---- memory
+
+bool Scheduler::evict() {
+  return cache_.evict([this](const PrefixCache::Evicted& gone) {
+    actions_.push_back({Action::Kind::kEvict, -1, -1, std::ssize(gone.tokens), gone});
+  });
+}
+
+std::optional<int32_t> Scheduler::take_slot() {
+  while (slots_.n_free() == 0) {
+    if (!evict()) return std::nullopt;
+  }
+  return slots_.take();
+}
+
+std::optional<int32_t> Scheduler::take_page(const SequenceKey& key) {
+  while (pages_.n_free() == 0) {
+    if (!evict() && !preempt_youngest_after(key)) return std::nullopt;
+  }
+  return pages_.take();
+}
+
+// Pages of [0, end), those of [n, end) the text's own.
+bool Scheduler::take_pages(const SequenceKey& key, Sequence& s, int64_t end) {
+  for (int64_t i = s.state.n / kPage; i < pages_for(end); ++i) {
+    const bool shared = i < std::ssize(s.pages) && pages_.refs(s.pages[static_cast<size_t>(i)]) > 1;
+    if (i < std::ssize(s.pages) && !shared) continue;
+    const auto page = take_page(key);
+    if (!page) return false;
+    if (i == std::ssize(s.pages)) {
+      s.pages.push_back(*page);
+      continue;
+    }
+    int32_t& old = s.pages[static_cast<size_t>(i)];
+    if (i * kPage < s.state.n) actions_.push_back({Action::Kind::kCopyPage, old, *page, 0, {}});
+    pages_.release(old);
+    old = *page;
+  }
+  return true;
+}
+
+// Where the row's checkpoint is read, and where a fold goes: over the old one if nobody shares it.
+bool Scheduler::place_fold(Sequence& s, StepRow& row) {
+  Row& r = row.row;
+  const Grid& grid = options_.grid;
+  const int64_t end = row.phase == Phase::kSweep ? r.start + r.n_tokens : r.n;
+  const bool writes = grid.checkpoint_of(end) > r.c;
+  const int32_t slot = s.state.checkpoint_slot;
+  if (r.c > 0) {
+    REPLAYSSM_CHECK(slot_position_[static_cast<size_t>(slot)] == r.c, "slot ", slot,
+                    " holds the state at ", slot_position_[static_cast<size_t>(slot)], ", not ",
+                    r.c);
+  }
+  // Without a checkpoint, the slot is not read; where none is written, not written.
+  r.read_slot = r.write_slot = std::max(slot, 0);
+  if (!writes) return true;
+  if (slot < 0 || slots_.refs(slot) > 1) {
+    if (const auto fresh = take_slot()) {
+      r.write_slot = *fresh;
+    } else if (slot < 0 || slots_.refs(slot) > 1) {
+      return false;
+    }
+  }
+  if (slot < 0) r.read_slot = r.write_slot;
+  if (row.phase == Phase::kStep) {
+    actions_.push_back(
+        {Action::Kind::kSaveConv, r.ring_slot, r.write_slot, grid.checkpoint_of(r.n), {}});
+  }
+  return true;
+}
+
+// ---- admission
+
+bool Scheduler::uses_cache(const Sequence& s) const {
+  return options_.prefix_cache && !s.spec.all_logits;
+}
+
+std::string Scheduler::note(const Sequence& s, const PrefixCache::Hit& hit) const {
+  if (!options_.prefix_cache) return "the prefix cache is off";
+  if (s.spec.all_logits) return "prompt logprobs need every position computed";
+  const int64_t most = options_.grid.checkpoint_of(s.length() - 1);
+  if (hit.position == most) return "";
+  if (most == 0 || hit.matched == 0) return "no text with this beginning is known";
+  return concat(hit.matched, " leading tokens are known, the nearest snapshot of them is at ",
+                hit.position);
+}
+
+// Goes on from the longest snapshot that is known, if that is further than the text is.
+void Scheduler::adopt(Sequence& s) {
+  PrefixCache::Hit hit;
+  if (uses_cache(s)) hit = cache_.peek(s.spec.tokens, s.length() - 1);
+  const bool first = !s.admitted;
+  if (first) s.cache_note = note(s, hit);
+  if (hit.position <= s.state.n) return;
+  hit = cache_.find(s.spec.tokens, s.length() - 1);
+  const auto slot = static_cast<size_t>(hit.slot);
+  REPLAYSSM_CHECK(slot_position_[slot] == hit.position && slot_has_conv_[slot] != 0, "snapshot at ",
+                  hit.position, " in a slot at ", slot_position_[slot]);
+  slots_.retain(hit.slot);
+  for (const int32_t page : hit.pages) pages_.retain(page);
+  if (s.preemptions == 0) {
+    s.cached_tokens += hit.position - s.state.n;
+    if (!first) s.cache_note = note(s, hit);
+  }
+  for (const int32_t page : s.pages) pages_.release(page);
+  if (s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
+  s.pages = std::move(hit.pages);
+  s.state.n = s.state.c = hit.position;
+  s.state.checkpoint_slot = hit.slot;
+  actions_.push_back({Action::Kind::kLoadConv, hit.slot, s.state.ring_slot, hit.position, {}});
+}
+
+bool Scheduler::admit(Sequence& s) {
+  if (rings_.n_free() - rings_promised_ < s.spec.n_choices) return false;
+  PrefixCache::Hit hit;
+  if (uses_cache(s)) hit = cache_.peek(s.spec.tokens, s.length() - 1);
+  // The pages of a hit are not there to be evicted.
+  const int64_t need = std::min(pages_for(s.length() + 1), pages_for(options_.max_positions)) -
+                       hit.position / kPage;
+  if (pages_.n_free() < need) {
+    const auto sole = [&](int32_t page) { return pages_.refs(page) == 1; };
+    const int64_t spare = cache_.n_sole_pages() - std::ranges::count_if(hit.pages, sole);
+    if (pages_.n_free() + spare < need) return false;
+  }
+  s.stage = Sequence::Stage::kRunning;
+  s.state = {0, 0, -1, *rings_.take()};
+  rings_promised_ += s.spec.n_choices - 1;
+  adopt(s);
+  s.admitted = true;
+  return true;
+}
+
+void Scheduler::admit_waiting() {
+  for (auto& [key, s] : sequences_) {
+    if (s.stage == Sequence::Stage::kWaiting && !admit(s)) return;
+  }
+}
+
+// ---- a step
+
+// Where the next window of a prefill ends: a function of the tokens and the position.
+int64_t Scheduler::chunk_end(const Sequence& s) const {
+  const int64_t chunk = s.spec.all_logits ? options_.score_tokens : options_.chunk_tokens;
+  const int64_t end = std::min(s.length(), (s.state.n / chunk + 1) * chunk);
+  if (!options_.prefix_cache) return end;
+  return next_cut(options_.cuts, s.spec.tokens, s.state.n, end).value_or(end);
+}
+
+std::vector<SequenceKey> Scheduler::choose() {
+  std::vector<SequenceKey> chosen;
+  std::vector<SequenceKey> prefills;
+  for (const auto& [key, s] : sequences_) {
+    if (s.stage == Sequence::Stage::kWaiting) continue;
+    (s.stage == Sequence::Stage::kRunning && s.left() > 1 ? prefills : chosen).push_back(key);
+  }
+  const auto next = std::ranges::upper_bound(prefills, last_prefill_);
+  std::ranges::rotate(prefills, next);
+  int64_t room = options_.chunk_tokens;
+  int64_t score_room = options_.score_tokens;
+  std::vector<SequenceKey> taken;
+  for (const SequenceKey& key : prefills) {
+    Sequence& s = sequences_.at(key);
+    adopt(s);
+    if (s.left() > 1) {
+      const int64_t end = chunk_end(s);
+      // Another computes the same now and leaves a snapshot: wait for it.
+      const bool twin = uses_cache(s) && end < s.length() &&
+                        std::ranges::any_of(taken, [&](const SequenceKey& other) {
+                          const Sequence& o = sequences_.at(other);
+                          return o.state.n == s.state.n && chunk_end(o) == end &&
+                                 next_cut(options_.cuts, o.spec.tokens, end - 1, end) &&
+                                 begins_alike(o, s, end);
+                        });
+      if (twin) continue;
+      const int64_t size = end - s.state.n;
+      if (size > room || (s.spec.all_logits && size > score_room)) break;
+      room -= size;
+      if (s.spec.all_logits) score_room -= size;
+      taken.push_back(key);
+      last_prefill_ = key;
+    }
+    chosen.push_back(key);
+  }
+  std::ranges::sort(chosen);
+  return chosen;
+}
+
+bool Scheduler::reserve(const SequenceKey& key, Sequence& s, StepRow& row) {
+  row.key = key;
+  Row& r = row.row;
+  r.n = r.start = s.state.n;
+  r.c = s.state.c;
+  r.ring_slot = s.state.ring_slot;
+  if (s.stage == Sequence::Stage::kClosing) {
+    row.only_folds = true;
+    if (place_fold(s, row)) return true;
+    remove(key);
+    return false;
+  }
+  if (s.left() > 1) {
+    row.phase = Phase::kSweep;
+    const int64_t end = chunk_end(s);
+    r.n_tokens = static_cast<int32_t>(end - s.state.n);
+    row.save_conv = end % options_.grid.interval == 0;
+    row.all_logits = s.spec.all_logits && s.state.n < s.prompt_length;
+    row.ends_text = end == s.length();
+  } else {
+    r.n_tokens = 1;
+    row.all_logits = s.spec.all_logits && s.state.n < s.prompt_length;
+    row.ends_text = true;
+    const int64_t wanted = s.spec.max_length - s.length();
+    if (s.spec.n_choices == 1 && wanted > 1) {
+      row.max_drafts =
+          static_cast<int32_t>(std::min<int64_t>(s.drafts.next(cost_), wanted - 1));
+    }
+  }
+  if (!take_pages(key, s, r.start + r.n_tokens + row.max_drafts)) {
+    preempt(key);
+    return false;
+  }
+  if (!place_fold(s, row)) return false;
+  row.pages = s.pages;
+  return true;
+}
+
+StepPlan Scheduler::plan() {
+  admit_waiting();
+  StepPlan plan;
+  for (const SequenceKey& key : choose()) {
+    const auto found = sequences_.find(key);
+    // An older text may have needed its memory.
+    if (found == sequences_.end() || found->second.stage == Sequence::Stage::kWaiting) continue;
+    StepRow row;
+    if (reserve(key, found->second, row)) plan.rows.push_back(std::move(row));
+  }
+  plan.actions = take_actions();
+  return plan;
+}
+
+// ---- afterwards
+
+// The state at the stored checkpoint goes to the cache.
+void Scheduler::publish(Sequence& s) {
+  if (!options_.prefix_cache || s.state.c == 0) return;
+  const auto slot = static_cast<size_t>(s.state.checkpoint_slot);
+  if (slot_has_conv_[slot] == 0) return;
+  cache_.insert(std::span(s.spec.tokens).first(static_cast<size_t>(s.state.c)),
+                s.state.checkpoint_slot, s.pages);
+}
+
+// The other choices of a prompt: they share its checkpoint and pages and copy its ring.
+void Scheduler::fork(const SequenceKey& key, Sequence& s) {
+  const int32_t n = std::exchange(s.spec.n_choices, 1);
+  rings_promised_ -= n - 1;
+  for (int32_t i = 1; i < n; ++i) {
+    Sequence other = s;
+    other.preemptions = 0;
+    other.state.ring_slot = *rings_.take();
+    actions_.push_back({Action::Kind::kCopyRing, s.state.ring_slot, other.state.ring_slot, 0, {}});
+    if (s.state.checkpoint_slot >= 0) slots_.retain(s.state.checkpoint_slot);
+    for (const int32_t page : s.pages) pages_.retain(page);
+    sequences_.emplace(SequenceKey{key.request, i}, std::move(other));
+  }
+}
+
+// What a finished text leaves is its last checkpoint: one more fold if that lags.
+void Scheduler::finish(const SequenceKey& key, Sequence& s) {
+  if (options_.prefix_cache && options_.grid.fold_pending(s.state.n, s.state.c)) {
+    s.stage = Sequence::Stage::kClosing;
+    return;
+  }
+  publish(s);
+  remove(key);
+}
+
+void Scheduler::commit_row(const StepRow& row, const RowResult& result) {
+  Sequence& s = sequences_.at(row.key);
+  const int64_t old_c = s.state.c;
+  const int32_t old_slot = s.state.checkpoint_slot;
+  Row fed = row.row;
+  REPLAYSSM_CHECK(result.n_tokens >= fed.n_tokens &&
+                      result.n_tokens <= fed.n_tokens + row.max_drafts &&
+                      result.n_commit >= 0 && result.n_commit <= result.n_tokens,
+                  result.n_commit, " of ", result.n_tokens, " fed stand, planned ", fed.n_tokens,
+                  " and ", row.max_drafts, " drafts");
+  fed.n_tokens = result.n_tokens;
+  if (row.phase == Phase::kSweep) {
+    REPLAYSSM_CHECK(result.n_commit == fed.n_tokens, "a sweep stands as a whole");
+    commit_sweep(options_.grid, fed, s.state);
+  } else {
+    const Status status = commit_step(options_.grid, fed, result.n_commit, s.state);
+    REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
+  }
+  if (s.state.c != old_c) {
+    const auto slot = static_cast<size_t>(s.state.checkpoint_slot);
+    slot_position_[slot] = s.state.c;
+    slot_has_conv_[slot] = row.phase == Phase::kStep || row.save_conv;
+    if (old_slot >= 0 && old_slot != s.state.checkpoint_slot) slots_.release(old_slot);
+  }
+  if (row.only_folds) {
+    publish(s);
+    remove(row.key);
+    return;
+  }
+  if (s.state.c != old_c &&
+      next_cut(options_.cuts, s.spec.tokens, s.state.c - 1, s.state.c).has_value()) {
+    publish(s);
+  }
+  s.drafts.observe(result.n_tokens - row.row.n_tokens, result.accepted);
+  if (!row.ends_text) return;
+  REPLAYSSM_CHECK(std::ssize(result.choices) == s.spec.n_choices, result.choices.size(),
+                  " choices of ", s.spec.n_choices);
+  if (s.spec.n_choices > 1) fork(row.key, s);
+  for (size_t i = 0; i < result.choices.size(); ++i) {
+    const auto& choice = result.choices[i];
+    const SequenceKey key{row.key.request, row.key.choice + static_cast<int32_t>(i)};
+    Sequence& text = sequences_.at(key);
+    auto& tokens = text.spec.tokens;
+    tokens.insert(tokens.end(), choice.tokens.begin(), choice.tokens.end());
+    REPLAYSSM_CHECK(text.length() <= text.spec.max_length && text.left() >= 0 &&
+                        (choice.ended || text.left() == 1),
+                    text.length(), " tokens of ", text.spec.max_length, ", n ", text.state.n);
+    if (choice.ended) finish(key, text);
+  }
+}
+
+void Scheduler::commit(const StepPlan& plan, const StepResult& result) {
+  REPLAYSSM_CHECK(plan.rows.size() == result.rows.size(), plan.rows.size(), " rows, ",
+                  result.rows.size(), " results");
+  int64_t tokens = 0, new_tokens = 0, drafted = 0;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    tokens += result.rows[i].n_tokens;
+    drafted += result.rows[i].n_tokens - plan.rows[i].row.n_tokens;
+    for (const auto& choice : result.rows[i].choices) new_tokens += std::ssize(choice.tokens);
+    commit_row(plan.rows[i], result.rows[i]);
+  }
+  if (tokens > 0) {
+    cost_.observe(tokens, result.seconds, new_tokens, drafted, result.draft_seconds);
+  }
+}
+
+std::optional<Scheduler::Place> Scheduler::import(std::span<const int32_t> tokens) {
+  const int64_t size = std::ssize(tokens);
+  if (!options_.prefix_cache || size == 0 || size % options_.grid.interval != 0) return {};
+  if (cache_.peek(tokens, size).position == size) return {};
+  if (pages_.n_free() + cache_.n_sole_pages() < pages_for(size)) return {};
+  Place place;
+  const auto slot = take_slot();
+  if (!slot) return {};
+  place.slot = *slot;
+  while (std::ssize(place.pages) < pages_for(size) && (pages_.n_free() > 0 || evict())) {
+    if (const auto page = pages_.take()) place.pages.push_back(*page);
+  }
+  const bool whole = std::ssize(place.pages) == pages_for(size);
+  if (whole) {
+    slot_position_[static_cast<size_t>(place.slot)] = size;
+    slot_has_conv_[static_cast<size_t>(place.slot)] = 1;
+    cache_.insert(tokens, place.slot, place.pages);
+  }
+  // What the cache took stays.
+  slots_.release(place.slot);
+  for (const int32_t page : place.pages) pages_.release(page);
+  if (!whole) return {};
+  return place;
+}
+
+}  // namespace replayssm

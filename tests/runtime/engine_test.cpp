@@ -1,0 +1,81 @@
+// Requests together, warm or cold, are each what they are alone.
+#include "engine.h"
+
+namespace replayssm {
+namespace {
+
+struct EngineCase {
+  const char* name;
+  const char* folder;
+  std::optional<DType> checkpoint;
+};
+
+class EngineTest : public testing::TestWithParam<EngineCase> {
+ protected:
+  static constexpr int32_t kInterval = 8;
+
+  std::unique_ptr<Bench> bench(EngineOptions options, int n_threads = 1) const {
+    ModelOptions model;
+    model.interval = kInterval;
+    model.max_window = 4;
+    model.checkpoint = GetParam().checkpoint;
+    return std::make_unique<Bench>(fixture(GetParam().folder), model, std::move(options),
+                                   n_threads);
+  }
+  // As the command line's generate() has it. The engine must be quiet: they share threads.
+  static std::vector<int32_t> alone(const Bench& bench, const GenerationRequest& request) {
+    Runner runner(bench.model(), bench.context(), {1, 512, 256, 8});
+    ops::Sampler sampler(bench.context(), bench.model()->spec().vocab);
+    GenerateParams params;
+    params.max_new_tokens = request.max_new_tokens;
+    params.sampling = request.sampling;
+    params.stop_ids = request.stop_ids;
+    std::vector<int32_t> ids;
+    generate(runner, sampler, nullptr, request.prompt, params,
+             [&](int32_t id) { ids.push_back(id); });
+    return ids;
+  }
+};
+
+TEST_P(EngineTest, IdenticalRequestsAtOnceAreOneAnswer) {
+  const auto b = bench(small_options(), 2);
+  GenerationRequest request = request_of(some_ids(75, 1), 40);
+  request.logprobs = 2;
+  request.sampling.temperature = 0.8f;
+  request.sampling.seed = 7;
+  std::vector<Sent> sent;
+  for (int i = 0; i < 20; ++i) sent.push_back(b->send(request));
+  for (const Sent& s : sent) s.client->wait();
+  b->expect_quiet();
+  EXPECT_EQ(sent[0].client->ids(), alone(*b, request));
+  for (const Sent& s : sent) EXPECT_EQ(s.client->answer(), sent[0].client->answer());
+}
+
+TEST_P(EngineTest, DifferentRequestsAtOnceAreEachAsAlone) {
+  const auto b = bench(small_options(), 2);
+  std::vector<GenerationRequest> requests;
+  std::vector<Sent> sent;
+  for (uint64_t i = 0; i < 24; ++i) {
+    requests.push_back(request_of(some_ids(1 + 9 * i, i), 1 + static_cast<int64_t>(i * 5 % 37)));
+    requests.back().sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    requests.back().sampling.seed = i;
+  }
+  for (const auto& request : requests) sent.push_back(b->send(request));
+  for (const Sent& s : sent) s.client->wait();
+  b->expect_quiet();
+  for (size_t i = 0; i < sent.size(); ++i) {
+    EXPECT_EQ(sent[i].client->ids(), alone(*b, requests[i])) << i;
+    EXPECT_EQ(sent[i].client->answer().reason, FinishReason::kLength);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runtime, EngineTest,
+    testing::Values(EngineCase{"gdn_fp32", "qwen3_5_tied", {}},
+                    EngineCase{"gdn_fp16", "qwen3_5_bf16", {}},
+                    EngineCase{"mamba2_fp32", "nemotron_h_pattern", {}},
+                    EngineCase{"mamba2_fp16", "nemotron_h_bf16", {}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace replayssm
