@@ -12,8 +12,7 @@ namespace replayssm {
 TokenLogprob logprob_of(const ops::Context& context, std::span<const float> logits, int32_t token,
                         int32_t k) {
   const int64_t vocab = std::ssize(logits);
-  const int32_t likeliest =
-      static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+  const int32_t likeliest = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
   const double max = static_cast<double>(logits[static_cast<size_t>(likeliest)]);
   // log_prob subtracts the largest logit, then the log of the sum: here -log of the sum is left.
   const double log_sum = -ops::log_prob(context, logits.data(), vocab, likeliest);
@@ -95,8 +94,10 @@ Choice::Drawn Choice::draw(DrawMemory& memory, std::span<const float> logits, in
     return out;
   }
   if (masks && !constraint_->accept(drawn.token)) {
-    return {Status::kError, -1, {}, concat("the grammar refuses a token that it allowed at ",
-                                           position)};
+    return {Status::kError,
+            -1,
+            {},
+            concat("the grammar refuses a token that it allowed at ", position)};
   }
   if (adjusts_) ++seen_[drawn.token];
   return out;

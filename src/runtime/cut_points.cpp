@@ -18,8 +18,8 @@ std::optional<int64_t> next_cut(const CutRule& rule, std::span<const int32_t> to
   offer(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(least))));
   if (rule.interval > 0) offer((least + rule.interval - 1) / rule.interval * rule.interval);
   if (!rule.message_end_ids.empty()) {
-    const int64_t last = std::min(std::min(first, to + 1) + grid - 1,
-                                  static_cast<int64_t>(tokens.size()));
+    const int64_t last =
+        std::min(std::min(first, to + 1) + grid - 1, static_cast<int64_t>(tokens.size()));
     for (int64_t end = least; end <= last; ++end) {
       const int32_t id = tokens[static_cast<size_t>(end - 1)];
       if (std::ranges::find(rule.message_end_ids, id) == rule.message_end_ids.end()) continue;

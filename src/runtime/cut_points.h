@@ -11,8 +11,8 @@
 namespace replayssm {
 
 struct CutRule {
-  int32_t grid = 16;      // B
-  int64_t interval = 0;   // 0: none
+  int32_t grid = 16;     // B
+  int64_t interval = 0;  // 0: none
   std::vector<int32_t> message_end_ids;
 };
 

@@ -24,8 +24,8 @@ class StepCost {
   double new_tokens_ = 0, seconds_ = 0, drafted_ = 0, draft_seconds_ = 0;
 };
 
-// One request's K. The next draft pays if the chance that it stands, a token, costs less time than a
-// token costs on average now. Where none pays, one is tried now and then, ever more rarely.
+// One request's K. The next draft pays if the chance that it stands, a token, costs less time than
+// a token costs on average now. Where none pays, one is tried now and then, ever more rarely.
 class DraftPolicy {
  public:
   DraftPolicy(int32_t most, bool adaptive) : most_(most), adaptive_(adaptive) {}

@@ -155,14 +155,13 @@ std::optional<Refusal> EngineImpl::submit(GenerationRequest request,
     SequenceSpec spec;
     spec.tokens = shared->prompt;
     spec.n_choices = shared->n;
-    spec.max_length = std::min(options_.max_positions,
-                               std::ssize(shared->prompt) + shared->max_new_tokens);
+    spec.max_length =
+        std::min(options_.max_positions, std::ssize(shared->prompt) + shared->max_new_tokens);
     spec.all_logits = shared->prompt_logprobs >= 0;
     const DraftMode mode = shared->draft == DraftMode::kDefault ? options_.draft : shared->draft;
     const bool scripted = !shared->scripted_drafts.empty();
     if (scripted || (mode != DraftMode::kNone && mode != DraftMode::kDefault)) {
-      spec.max_drafts =
-          shared->draft_tokens >= 0 ? shared->draft_tokens : options_.draft_tokens;
+      spec.max_drafts = shared->draft_tokens >= 0 ? shared->draft_tokens : options_.draft_tokens;
       spec.adaptive = options_.adaptive_drafts && !scripted;
     }
     auto [live, added] = live_.try_emplace(id, std::move(*shared), listener);

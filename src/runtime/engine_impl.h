@@ -62,8 +62,7 @@ class EngineImpl final : public Engine {
   MemoryReport memory() const override { return budget_.report; }
   std::string save_session(RequestId id, const std::string& name) override;
   std::string restore_session(const std::string& name) override;
-  std::string fork_session(const std::string& from, const std::string& to,
-                           int64_t length) override;
+  std::string fork_session(const std::string& from, const std::string& to, int64_t length) override;
   std::string drop_session(const std::string& name) override;
   std::string preempt(RequestId id) override;
   std::string state_hash(RequestId id, std::string* hash) override;
@@ -125,8 +124,8 @@ class EngineImpl final : public Engine {
   EngineStats stats_;
   std::map<std::string, std::vector<int32_t>> sessions_;
   RequestId next_id_ = 1;
-  int64_t n_waiting_ = 0;  // submitted and not yet admitted
-  int64_t n_live_ = 0;     // submitted and not yet finished
+  int64_t n_waiting_ = 0;     // submitted and not yet admitted
+  int64_t n_live_ = 0;        // submitted and not yet finished
   int64_t n_unreported_ = 0;  // of whom finished() has not returned
   bool draining_ = false;
   bool stop_ = false;

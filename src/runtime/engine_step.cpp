@@ -89,9 +89,9 @@ void EngineImpl::take_prompt_logprobs(LiveRequest& live, const StepRow& row, con
     if (position >= live.prompt_length() || position != std::ssize(live.prompt_logprobs) + 1) {
       continue;
     }
-    live.prompt_logprobs.push_back(logprob_of(
-        draw_.context, {logits, static_cast<size_t>(vocab)},
-        live.request.prompt[static_cast<size_t>(position)], live.request.prompt_logprobs));
+    live.prompt_logprobs.push_back(logprob_of(draw_.context, {logits, static_cast<size_t>(vocab)},
+                                              live.request.prompt[static_cast<size_t>(position)],
+                                              live.request.prompt_logprobs));
   }
 }
 
@@ -120,9 +120,8 @@ RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row,
   int32_t stand = 0;
   if (most == 0) end(FinishReason::kLength);
   for (bool agrees = true; agrees && !out.ended; ++stand) {
-    const auto drawn =
-        part.choice.draw(draw_, {logits + stand * vocab, static_cast<size_t>(vocab)},
-                         length + std::ssize(events));
+    const auto drawn = part.choice.draw(draw_, {logits + stand * vocab, static_cast<size_t>(vocab)},
+                                        length + std::ssize(events));
     if (drawn.status == Choice::Status::kToken) {
       agrees = stand + 1 < std::ssize(fed) && fed[static_cast<size_t>(stand + 1)] == drawn.token;
       events.push_back({choice, drawn.token, agrees, drawn.logprob});
@@ -149,8 +148,7 @@ RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row,
     result.accepted += event.from_draft ? 1 : 0;
   }
   if (row.phase == Phase::kStep) {
-    result.n_commit =
-        std::min(std::max(stand, 1), static_cast<int32_t>(events.size()) + 1);
+    result.n_commit = std::min(std::max(stand, 1), static_cast<int32_t>(events.size()) + 1);
   }
   live.usage.new_tokens += std::ssize(events);
   return out;
@@ -254,8 +252,7 @@ void EngineImpl::report_ended() {
   const std::vector<SequenceKey> ended = std::exchange(just_ended_, {});
   for (const SequenceKey& key : ended) {
     LiveRequest& live = live_.at(key.request);
-    live.listener->choice_finished(key.choice,
-                                   *live.parts[static_cast<size_t>(key.choice)].ended);
+    live.listener->choice_finished(key.choice, *live.parts[static_cast<size_t>(key.choice)].ended);
   }
   for (const SequenceKey& key : ended) {
     const auto found = live_.find(key.request);
@@ -284,8 +281,8 @@ void EngineImpl::report_finished(RequestId id) {
   if (std::ranges::any_of(live.parts, cancelled)) ++counts_.cancelled;
   trace_.span(live.request.name.empty() ? concat("request ", id) : live.request.name,
               static_cast<int64_t>(id), live.submitted, now,
-              concat("{\"prompt\": ", usage.prompt_tokens, ", \"cached\": ",
-                     usage.cached_tokens, ", \"new\": ", usage.new_tokens, "}"));
+              concat("{\"prompt\": ", usage.prompt_tokens, ", \"cached\": ", usage.cached_tokens,
+                     ", \"new\": ", usage.new_tokens, "}"));
   trace_.flush();
   finished_.push_back({id, std::move(live.first_text), std::move(live.first_hash)});
   if (finished_.size() > kRemembered) finished_.pop_front();

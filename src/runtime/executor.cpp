@@ -60,8 +60,7 @@ void Executor::copy_conv(int32_t ring_slot, int32_t slot, int64_t position, bool
     const RecurrentLayer& layer = model_.recurrent()[i];
     const int64_t row_bytes = conv_row_bytes(model_, layer);
     const int64_t ring_rows = layer.conv->problem().ring_rows;
-    std::byte* ring =
-        pool_.recurrent(i).conv.as<std::byte>() + ring_slot * ring_rows * row_bytes;
+    std::byte* ring = pool_.recurrent(i).conv.as<std::byte>() + ring_slot * ring_rows * row_bytes;
     for (int64_t t = position - conv_rows(layer); t < position; ++t, beside += row_bytes) {
       if (t < 0) continue;
       std::byte* const row = ring + t % ring_rows * row_bytes;
@@ -161,9 +160,8 @@ void Executor::read_snapshot(int32_t slot, std::span<const int32_t> pages,
                              std::span<std::byte> out) const {
   REPLAYSSM_CHECK(std::ssize(out) == snapshot_bytes(std::ssize(pages)), out.size(), " bytes");
   std::byte* at = out.data();
-  for_parts(const_cast<StatePool&>(pool_), model_,
-            const_cast<std::byte*>(conv_.as<std::byte>()), slot, pages,
-            [&](const std::byte* part, int64_t n) {
+  for_parts(const_cast<StatePool&>(pool_), model_, const_cast<std::byte*>(conv_.as<std::byte>()),
+            slot, pages, [&](const std::byte* part, int64_t n) {
               std::memcpy(at, part, static_cast<size_t>(n));
               at += n;
             });
@@ -201,13 +199,13 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
     const RecurrentPool& pool = pool_.recurrent(i);
     if (at > 0) {
       const auto& problem = layer.plan->problem();
-      const int64_t each = static_cast<int64_t>(pool.checkpoint.bytes()) /
-                           pool_.sizes().checkpoint_slots;
+      const int64_t each =
+          static_cast<int64_t>(pool.checkpoint.bytes()) / pool_.sizes().checkpoint_slots;
       std::vector<float> canonical(static_cast<size_t>(problem.n_heads) *
                                    static_cast<size_t>(problem.value_dim * problem.key_dim));
-      layer.plan->export_checkpoint(
-          pool.checkpoint.as<std::byte>() + slot * each,
-          pool.scale.as<float>() + slot * layer.scale_elements, canonical.data());
+      layer.plan->export_checkpoint(pool.checkpoint.as<std::byte>() + slot * each,
+                                    pool.scale.as<float>() + slot * layer.scale_elements,
+                                    canonical.data());
       hash.add(canonical.data(), static_cast<int64_t>(canonical.size() * sizeof(float)));
     }
     const int32_t rings = pool_.sizes().ring_slots;

@@ -121,8 +121,8 @@ int64_t PrefixCache::saved_by(const Entry& entry) const {
 
 double PrefixCache::value_of(const Entry& entry) const {
   const double saved = static_cast<double>(saved_by(entry));
-  return saved / (static_cast<double>(slot_bytes_) +
-                  saved / kPage * static_cast<double>(page_bytes_) + 1);
+  return saved /
+         (static_cast<double>(slot_bytes_) + saved / kPage * static_cast<double>(page_bytes_) + 1);
 }
 
 bool PrefixCache::insert(std::span<const int32_t> tokens, int32_t slot, std::span<int32_t> pages) {

@@ -30,7 +30,7 @@ class PrefixCache {
   ~PrefixCache();
 
   struct Hit {
-    int64_t position = 0;        // of the snapshot; 0: none
+    int64_t position = 0;  // of the snapshot; 0: none
     int32_t slot = -1;
     std::vector<int32_t> pages;  // of [0, position)
     int64_t matched = 0;         // leading tokens that the cache knows pages of

@@ -46,12 +46,10 @@ Scheduler::Scheduler(const SchedulerOptions& options)
 }
 
 void Scheduler::add(uint64_t request, SequenceSpec spec) {
-  REPLAYSSM_CHECK(!spec.tokens.empty() && spec.n_choices >= 1 &&
-                      spec.n_choices <= options_.max_sequences &&
-                      spec.max_length <= options_.max_positions &&
-                      std::ssize(spec.tokens) <= spec.max_length,
-                  spec.tokens.size(), " tokens of ", spec.max_length, ", ", spec.n_choices,
-                  " choices");
+  REPLAYSSM_CHECK(
+      !spec.tokens.empty() && spec.n_choices >= 1 && spec.n_choices <= options_.max_sequences &&
+          spec.max_length <= options_.max_positions && std::ssize(spec.tokens) <= spec.max_length,
+      spec.tokens.size(), " tokens of ", spec.max_length, ", ", spec.n_choices, " choices");
   Sequence s;
   s.prompt_length = std::ssize(spec.tokens);
   s.drafts = DraftPolicy(std::min(spec.max_drafts, options_.max_window - 1), spec.adaptive);
@@ -121,28 +119,24 @@ std::optional<int32_t> Scheduler::take_slot() {
   return slots_.take();
 }
 
-std::optional<int32_t> Scheduler::take_page(const SequenceKey& key) {
-  while (pages_.n_free() == 0) {
-    if (!evict() && !preempt_youngest_after(key)) return std::nullopt;
-  }
-  return pages_.take();
-}
-
 // Pages of [0, end), those of [n, end) the text's own.
 bool Scheduler::take_pages(const SequenceKey& key, Sequence& s, int64_t end) {
   for (int64_t i = s.state.n / kPage; i < pages_for(end); ++i) {
-    const bool shared = i < std::ssize(s.pages) && pages_.refs(s.pages[static_cast<size_t>(i)]) > 1;
-    if (i < std::ssize(s.pages) && !shared) continue;
-    const auto page = take_page(key);
-    if (!page) return false;
-    if (i == std::ssize(s.pages)) {
-      s.pages.push_back(*page);
+    const auto at = static_cast<size_t>(i);
+    // Giving up what shares a page makes it the text's own, too.
+    const auto owned = [&] { return at < s.pages.size() && pages_.refs(s.pages[at]) == 1; };
+    while (!owned() && pages_.n_free() == 0) {
+      if (!evict() && !preempt_youngest_after(key)) return false;
+    }
+    if (owned()) continue;
+    const int32_t page = *pages_.take();
+    if (at == s.pages.size()) {
+      s.pages.push_back(page);
       continue;
     }
-    int32_t& old = s.pages[static_cast<size_t>(i)];
-    if (i * kPage < s.state.n) actions_.push_back({Action::Kind::kCopyPage, old, *page, 0, {}});
+    const int32_t old = std::exchange(s.pages[at], page);
+    if (i * kPage < s.state.n) actions_.push_back({Action::Kind::kCopyPage, old, page, 0, {}});
     pages_.release(old);
-    old = *page;
   }
   return true;
 }
@@ -224,7 +218,7 @@ bool Scheduler::admit(Sequence& s) {
   if (uses_cache(s)) hit = cache_.peek(s.spec.tokens, s.length() - 1);
   // The pages of a hit are not there to be evicted.
   const int64_t need = std::min(pages_for(s.length() + 1), pages_for(options_.max_positions)) -
-                       hit.position / kPage;
+                       std::ssize(hit.pages);
   if (pages_.n_free() < need) {
     const auto sole = [&](int32_t page) { return pages_.refs(page) == 1; };
     const int64_t spare = cache_.n_sole_pages() - std::ranges::count_if(hit.pages, sole);
@@ -273,12 +267,14 @@ std::vector<SequenceKey> Scheduler::choose() {
       const int64_t end = chunk_end(s);
       // Another computes the same now and leaves a snapshot: wait for it.
       const bool twin = uses_cache(s) && end < s.length() &&
-                        std::ranges::any_of(taken, [&](const SequenceKey& other) {
-                          const Sequence& o = sequences_.at(other);
-                          return o.state.n == s.state.n && chunk_end(o) == end &&
-                                 next_cut(options_.cuts, o.spec.tokens, end - 1, end) &&
-                                 begins_alike(o, s, end);
-                        });
+                        std::ranges::any_of(
+                            taken,
+                            [&](const SequenceKey& other) {
+                              const Sequence& o = sequences_.at(other);
+                              return o.state.n == s.state.n && chunk_end(o) == end &&
+                                     next_cut(options_.cuts, o.spec.tokens, end - 1, end) &&
+                                     begins_alike(o, s, end);
+                            });
       if (twin) continue;
       const int64_t size = end - s.state.n;
       if (size > room || (s.spec.all_logits && size > score_room)) break;
@@ -318,8 +314,7 @@ bool Scheduler::reserve(const SequenceKey& key, Sequence& s, StepRow& row) {
     row.ends_text = true;
     const int64_t wanted = s.spec.max_length - s.length();
     if (s.spec.n_choices == 1 && wanted > 1) {
-      row.max_drafts =
-          static_cast<int32_t>(std::min<int64_t>(s.drafts.next(cost_), wanted - 1));
+      row.max_drafts = static_cast<int32_t>(std::min<int64_t>(s.drafts.next(cost_), wanted - 1));
     }
   }
   if (!take_pages(key, s, r.start + r.n_tokens + row.max_drafts)) {
@@ -387,8 +382,8 @@ void Scheduler::commit_row(const StepRow& row, const RowResult& result) {
   const int32_t old_slot = s.state.checkpoint_slot;
   Row fed = row.row;
   REPLAYSSM_CHECK(result.n_tokens >= fed.n_tokens &&
-                      result.n_tokens <= fed.n_tokens + row.max_drafts &&
-                      result.n_commit >= 0 && result.n_commit <= result.n_tokens,
+                      result.n_tokens <= fed.n_tokens + row.max_drafts && result.n_commit >= 0 &&
+                      result.n_commit <= result.n_tokens,
                   result.n_commit, " of ", result.n_tokens, " fed stand, planned ", fed.n_tokens,
                   " and ", row.max_drafts, " drafts");
   fed.n_tokens = result.n_tokens;

@@ -32,8 +32,8 @@ struct SchedulerOptions {
   Grid grid;
   int32_t max_window = 1;
   int64_t max_positions = 4096;
-  int32_t max_sequences = 1;  // rings
-  PoolSizes pools;            // ring_slots == max_sequences
+  int32_t max_sequences = 1;   // rings
+  PoolSizes pools;             // ring_slots == max_sequences
   int64_t chunk_tokens = 256;  // of prefill in a step; a multiple of the grid
   int64_t score_tokens = 64;   // likewise of windows with all logits; divides chunk_tokens
   bool prefix_cache = true;
@@ -118,7 +118,6 @@ class Scheduler {
   int64_t chunk_end(const Sequence& s) const;
   bool reserve(const SequenceKey& key, Sequence& s, StepRow& row);
   bool take_pages(const SequenceKey& key, Sequence& s, int64_t end);
-  std::optional<int32_t> take_page(const SequenceKey& key);
   std::optional<int32_t> take_slot();
   bool place_fold(Sequence& s, StepRow& row);
   bool evict();

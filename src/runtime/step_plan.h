@@ -45,10 +45,10 @@ struct StepRow {
   std::vector<int32_t> pages;
   // kStep: the last known token; up to this many drafts may be added to n_tokens.
   int32_t max_drafts = 0;
-  bool all_logits = false;   // of every token; else of the last if it ends the text
-  bool ends_text = false;    // the window reaches the last known token
-  bool save_conv = false;    // a sweep that ends on the grid: afterwards conv rows -> write_slot
-  bool only_folds = false;   // n_tokens == 0: a finished text's last checkpoint
+  bool all_logits = false;  // of every token; else of the last if it ends the text
+  bool ends_text = false;   // the window reaches the last known token
+  bool save_conv = false;   // a sweep that ends on the grid: afterwards conv rows -> write_slot
+  bool only_folds = false;  // n_tokens == 0: a finished text's last checkpoint
 };
 
 struct StepPlan {

@@ -1,5 +1,5 @@
-// Shared by the engine tests: an engine over a small model, and clients that remember what they were
-// told.
+// Shared by the engine tests: an engine over a small model, and clients that remember what they
+// were told.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -69,13 +69,12 @@ TEST_P(EngineTest, DifferentRequestsAtOnceAreEachAsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Runtime, EngineTest,
-    testing::Values(EngineCase{"gdn_fp32", "qwen3_5_tied", {}},
-                    EngineCase{"gdn_fp16", "qwen3_5_bf16", {}},
-                    EngineCase{"mamba2_fp32", "nemotron_h_pattern", {}},
-                    EngineCase{"mamba2_fp16", "nemotron_h_bf16", {}}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Runtime, EngineTest,
+                         testing::Values(EngineCase{"gdn_fp32", "qwen3_5_tied", {}},
+                                         EngineCase{"gdn_fp16", "qwen3_5_bf16", {}},
+                                         EngineCase{"mamba2_fp32", "nemotron_h_pattern", {}},
+                                         EngineCase{"mamba2_fp16", "nemotron_h_bf16", {}}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace replayssm
