@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with an H200, after `cmake --build --preset cuda`: times the kernels, and the peers
-# if tools/fetch_peers.sh brought them; then holds the results to the targets. Flags go to
-# bench_kernels: --headline (minutes), --seconds N (a part; the next call resumes), --filter.
+# if tools/fetch_peers.sh brought them; then holds the results to the targets. Flags go to both:
+# --headline (minutes), --seconds N (each a part; the next call resumes), --filter REGEX.
 #   BUILD    the build folder (build/cuda)
 #   RESULTS  where the JSON goes (bench/results)
 set -uo pipefail
@@ -14,7 +14,7 @@ cp -n bench/results/h200_*.json "$results"/ 2> /dev/null
 status=0
 "$build/bench_kernels" --out "$results" "$@" || status=1
 if [ -d .peers ]; then
-  python3 bench/kernels/peers.py --out "$results" || status=1
+  python3 bench/kernels/peers.py --out "$results" "$@" || status=1
 else
   echo "no peers: tools/fetch_peers.sh brings them"
 fi

@@ -4,7 +4,7 @@ itself it names those that were measured with other sources than stand here."""
 import json
 import pathlib
 
-from source_hash import KERNELS, TESTS, source_hash
+from source_hash import KERNELS, PEERS, TESTS, source_hash
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "bench" / "results"
 
@@ -43,17 +43,14 @@ def peer_cells(folder=RESULTS):
 
 def stale(folder=RESULTS):
     """One line for each result that was measured with other sources than those that stand here."""
+    current = {"h200_tests.json": source_hash(TESTS),
+               "h200_peers.json": source_hash(PEERS, suffixes=(".py",))}
+    kernels = source_hash(KERNELS)
     lines = []
-    now = source_hash(KERNELS)
-    for shard in shards(folder):
-        if shard["source_hash"] != now:
-            lines.append(f"h200_{shard['shape']}_{shard['dtype']}.json: sources "
-                         f"{shard['source_hash']}, here {now}")
-    tests = folder / "h200_tests.json"
-    if tests.exists():
-        of_tests = load(tests)["source_hash"]
-        if of_tests != source_hash(TESTS):
-            lines.append(f"h200_tests.json: sources {of_tests}, here {source_hash(TESTS)}")
+    for path in sorted(folder.glob("h200_*.json")):
+        of, here = load(path).get("source_hash"), current.get(path.name, kernels)
+        if of != here:
+            lines.append(f"{path.name}: sources {of}, here {here}")
     return lines
 
 

@@ -46,14 +46,16 @@ def shape_tables(shape, cells, peers):
     for batch, window in points:
         point = [str(batch), str(window)]
         replay = [get("replay", dtype, window, batch) for dtype in ("fp32", "fp16", "bf16", "int8")]
-        beside = [peer(kind, dtypes, window, batch) for kind in ("plain", "replay")
-                  for dtypes in (("fp32",), ("fp16", "bf16"))]
+        beside = [peer(kind, dtypes, window, batch)
+                  for kind, dtypes in (("plain", ("fp32",)), ("plain", ("fp16", "bf16")),
+                                       ("replay", ("fp32",)), ("replay", ("fp16", "bf16")),
+                                       ("replay", ("int8",)))]
         first.append(point + [cell_text(c, True) for c in replay] +
                      [cell_text(c, False) for c in beside])
         second.append(point + [cell_text(get(kind, dtype, window, batch), False)
                                for kind, _ in KINDS for dtype in ("fp32", "fp16")])
     head = ["batch", "T", "replay fp32", "fp16", "bf16", "int8", "best plain peer, fp32",
-            "16 bits", "best replay peer, fp32", "16 bits"]
+            "16 bits", "best replay peer, fp32", "16 bits", "int8"]
     baselines = ["batch", "T"] + [text for _, name in KINDS for text in (name + ", fp32", "fp16")]
     return table(head, first), table(baselines, second)
 

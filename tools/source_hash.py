@@ -8,14 +8,15 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERNELS = ("src/replay/cuda", "bench/kernels")  # bench_kernels' results
 TESTS = ("src/replay/cuda", "tests/cuda")  # the GPU tests' results
+PEERS = ("bench/kernels",)  # bench/kernels/peers.py's results, with suffix .py
 SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
 
 
-def source_hash(folders, root=ROOT):
+def source_hash(folders, root=ROOT, suffixes=SUFFIXES):
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in SUFFIXES:
+            if path.suffix in suffixes:
                 digest.update(path.relative_to(root).as_posix().encode() + b"\0")
                 digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

@@ -91,9 +91,17 @@ class Results(unittest.TestCase):
     def test_tables_hold_the_figures_and_mark_what_is_not_measured(self):
         self.write([cell(1, 256, 90.54), cell(1, 256, 141.2, "plain"), cell(4, 256, 129.0)])
         text = gpu_tables.document(self.path)
-        self.assertIn("| 256 | 1 | - | 90.5 (0.50) | - | - | - | - | - | - |", text)
+        self.assertIn("| 256 | 1 | - | 90.5 (0.50) | - | - | - | - | - | - | - |", text)
         self.assertIn("| 256 | 1 | - | 141 | - | - | - | - |", text)
         self.assertIn("| 256 | 4 | - | 129 (0.50) |", text)
+
+    def test_tables_take_the_fastest_peer_of_a_width(self):
+        self.write([cell(1, 256, 90.0)])
+        base = {"shape": "qw4b", "window": 1, "batch": 256, "kind": "replay", "run": 0}
+        (self.path / "h200_peers.json").write_text(json.dumps({"source_hash": "x", "cells": [
+            {**base, "dtype": "bf16", "us": 128.4}, {**base, "dtype": "bf16", "us": 120.1},
+            {**base, "dtype": "fp32", "failed": "no"}]}))
+        self.assertIn("| - | - | - | 120 | - |", gpu_tables.document(self.path))
 
     def test_picture_has_a_mark_for_each_cell_in_its_limits(self):
         self.write([cell(1, 256, 5.0), cell(4, 256, 5.0), cell(2, 256, 5.0)])
