@@ -12,6 +12,7 @@ git_from=${PEERS_GIT:-https://github.com/Johnny-Liou/ReplaySSM}
 python=${PEERS_PYTHON:-$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')}
 flashinfer=0.7.4
 tvm_ffi=0.1.15.post2
+fla=0.6.0
 mkdir -p .peers/lib .peers/site
 
 # -- Triton kernels
@@ -40,18 +41,20 @@ fi
 # -- FlashInfer's sources, and the runtime that loads what is compiled of them
 wheels=.peers/wheels
 source=.peers/flashinfer
-if [ ! -e .peers/flashinfer_version ]; then
-  echo "== flashinfer-python $flashinfer, apache-tvm-ffi $tvm_ffi for Python $python"
+if [ ! -e .peers/versions ]; then
+  echo "== flashinfer-python $flashinfer, apache-tvm-ffi $tvm_ffi, fla-core $fla, Python $python"
   pip download -q --no-deps --only-binary=:all: -d "$wheels" --python-version "$python" \
     --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_24_x86_64 \
-    --platform manylinux2014_x86_64 "flashinfer-python==$flashinfer" "apache-tvm-ffi==$tvm_ffi"
+    --platform manylinux2014_x86_64 "flashinfer-python==$flashinfer" "apache-tvm-ffi==$tvm_ffi" \
+    "fla-core==$fla"
   unzip -qo "$wheels"/flashinfer_python-*.whl 'flashinfer/data/csrc/*ssu*' \
     'flashinfer/data/csrc/selective_state_update*' 'flashinfer/data/csrc/*.h' \
     'flashinfer/data/csrc/flashinfer_mamba_binding.cu' 'flashinfer/data/include/*' \
     'flashinfer/data/cutlass/include/*' -d "$source"
   unzip -qo "$wheels"/apache_tvm_ffi-*.whl 'tvm_ffi/*' -d .peers/site
+  unzip -qo "$wheels"/fla_core-*.whl 'fla/*' -d .peers/site
   rm -rf "$wheels"
-  echo "$flashinfer" > .peers/flashinfer_version
+  echo "flashinfer-python==$flashinfer apache-tvm-ffi==$tvm_ffi fla-core==$fla" > .peers/versions
 fi
 
 data=$root/$source/flashinfer/data
@@ -122,3 +125,7 @@ for dtype in fp32 bf16; do
     replay $dtype $window 128 1
   done
 done
+
+tar -C .peers -cJf .peers/carry.tar.xz --exclude 'tvm_ffi/include' --exclude '*_testing.so' \
+  lib replayssm site versions
+ls -l .peers/carry.tar.xz

@@ -9,6 +9,7 @@
 
 #include "results.h"
 #include "setup.h"
+#include "source_hash.h"
 
 namespace replayssm::bench {
 namespace {
@@ -109,7 +110,7 @@ int run(const Flags& flags, const std::string& command) {
       std::erase_if(cells,
                     [&](const Cell& cell) { return !std::regex_search(cell.name(), filter); });
       if (cells.empty() || !alive) continue;
-      Shard shard(flags.out, shape, dtype, flags.interval);
+      Shard shard(flags.out, kSourceHash, shape, dtype, flags.interval);
       alive = run_shard(shard, cells, run, out_of_time, arena, counts);
     }
   }

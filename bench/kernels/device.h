@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "results.h"
 
 namespace replayssm::bench {
 
@@ -49,11 +50,6 @@ class Arena {
 // Captures launch(0) .. launch(n - 1) in a graph and replays it; the median replay's mean.
 double time_us(int n, const std::function<void(int step, cudaStream_t stream)>& launch);
 
-struct Machine {
-  std::string card, driver, cuda;
-  // Measured here and now.
-  double read_bytes_per_second = 0, copy_bytes_per_second = 0;
-};
 Machine describe_machine(Arena& arena);
 
 // Reads `bytes` and keeps nothing (bandwidth.cu).

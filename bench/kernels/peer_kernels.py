@@ -33,8 +33,11 @@ SHAPES = {
 }
 
 
+SWEEP = (2048, 16)  # tokens of each of so many sequences
+
+
 def accepted_of(window):
-    return {1: 1, 4: 3, 8: 4}[window]
+    return {4: 3, 8: 4}.get(window, window)
 
 
 # -- loading
@@ -82,14 +85,18 @@ def vllm_modules():
                          "fla.ops.gdn_replayssm_spec_decode")}
 
 
+def site_on_path():
+    if str(PEERS / "site") not in sys.path:
+        sys.path.insert(0, str(PEERS / "site"))
+
+
 @functools.cache
 def flashinfer_module(name):
     """One of the compiled libraries; None if it was not built."""
     path = PEERS / "lib" / f"{name}.so"
     if not path.exists():
         return None
-    if str(PEERS / "site") not in sys.path:
-        sys.path.insert(0, str(PEERS / "site"))
+    site_on_path()
     import tvm_ffi
 
     return tvm_ffi.load_module(str(path))
@@ -378,10 +385,34 @@ def gdn_replay_triton(shape, window, dtype, batch):
     return cell, verify
 
 
+def gdn_sweep_fla(shape, window, dtype, batch):
+    """Prefill: raw gates in, from the zero state, final states out."""
+    site_on_path()
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    s = SHAPES[shape]
+    cell = Cell(shape, window, dtype, batch)
+    lead = (batch, window)
+    queries, keys = (t.view(*lead, s.n_key_heads, s.key_dim) for t in (cell.queries, cell.keys))
+    values = cell.x.view(*lead, s.n_heads, s.value_dim)
+    gate, beta = (t.view(*lead, s.n_heads) for t in (cell.gate, cell.beta))
+
+    def step(i):
+        cell.out, _ = chunk_gated_delta_rule(
+            queries, keys, values, gate, beta, output_final_state=True,
+            use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True,
+            use_gate_in_kernel=True, A_log=cell.a_log, dt_bias=cell.dt_bias)
+
+    return cell, step
+
+
 def kernels_of(shape, window, dtype):
     """name -> (kind, make(batch)) of every peer kernel for a shape, window and state dtype."""
     bind = functools.partial
     at = (shape, window, dtype)
+    if window == SWEEP[0]:
+        gdn = SHAPES[shape].family == "GDN" and dtype == "fp32"
+        return {"fla_chunk": ("sweep", bind(gdn_sweep_fla, *at))} if gdn else {}
     if SHAPES[shape].family == "GDN":
         found = {"vllm_triton": ("plain", bind(gdn_plain_triton, *at)),
                  "replayssm_triton": ("replay", bind(gdn_replay_triton, *at))}

@@ -38,9 +38,11 @@ def all_cells(headline):
             for window in WINDOWS:
                 for peer in peer_kernels.kernels_of(shape, window, dtype):
                     for batch in HEADLINE_BATCHES if headline else BATCHES:
-                        name = f"{shape}/{dtype}/{peer}/T{window}/B{batch}"
-                        cells.append((name, shape, dtype, peer, window, batch))
-    return cells
+                        cells.append((shape, dtype, peer, window, batch))
+            window, batch = peer_kernels.SWEEP
+            cells += [(shape, dtype, peer, window, batch)
+                      for peer in peer_kernels.kernels_of(shape, window, dtype)]
+    return [("{}/{}/{}/T{}/B{}".format(*cell), *cell) for cell in cells]
 
 
 def prepare(cell):
@@ -137,7 +139,7 @@ def describe():
             "card": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
             "cuda": torch.version.cuda, "triton": triton.__version__,
             "replayssm_commit": (peer_kernels.PEERS / "replayssm/commit").read_text().strip(),
-            "flashinfer": (peer_kernels.PEERS / "flashinfer_version").read_text().strip()}
+            "packages": (peer_kernels.PEERS / "versions").read_text().split()}
 
 
 def main():

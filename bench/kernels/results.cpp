@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "source_hash.h"
+#include "core/error.h"
 
 namespace replayssm::bench {
 
@@ -23,9 +23,10 @@ nlohmann::json run_json(const Machine& machine, const std::string& command) {
           {"copy_bytes_per_second", machine.copy_bytes_per_second}};
 }
 
-Shard::Shard(const std::string& folder, const LayerShape& shape, DType dtype, int interval)
+Shard::Shard(const std::string& folder, const std::string& source_hash, const LayerShape& shape,
+             DType dtype, int interval)
     : path_(concat(folder, "/h200_", shape.name, "_", dtype_name(dtype), ".json")) {
-  head_ = {{"source_hash", kSourceHash},   {"shape", shape.name},
+  head_ = {{"source_hash", source_hash},   {"shape", shape.name},
            {"model", shape.model},         {"family", family_name(shape.family)},
            {"n_heads", shape.n_heads},     {"n_key_heads", shape.n_key_heads},
            {"value_dim", shape.value_dim}, {"key_dim", shape.key_dim},
@@ -33,12 +34,13 @@ Shard::Shard(const std::string& folder, const LayerShape& shape, DType dtype, in
   std::ifstream file(path_);
   if (!file) return;
   const nlohmann::json old = nlohmann::json::parse(file, nullptr, false);
-  if (!old.is_object() || !old.contains("runs") || !old.contains("cells")) {
+  try {
+    if (old.at("source_hash") != source_hash || old.at("interval") != interval) return;
+    runs_ = old.at("runs");
+    for (const auto& cell : old.at("cells")) cells_[cell.at("name").get<std::string>()] = cell;
+  } catch (const nlohmann::json::exception&) {
     fail(path_, ": not a result of bench_kernels; move it away");
   }
-  if (old.value("source_hash", "") != kSourceHash || old.value("interval", 0) != interval) return;
-  runs_ = old["runs"];
-  for (const auto& cell : old["cells"]) cells_[cell.at("name").get<std::string>()] = cell;
 }
 
 void Shard::add(const Cell& cell, const nlohmann::json& result, const nlohmann::json& run) {

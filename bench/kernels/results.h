@@ -5,9 +5,14 @@
 #include <string>
 
 #include "cells.h"
-#include "device.h"
 
 namespace replayssm::bench {
+
+struct Machine {
+  std::string card, driver, cuda;
+  // Measured at the start of the run.
+  double read_bytes_per_second = 0, copy_bytes_per_second = 0;
+};
 
 // One invocation; every cell points at the one that measured it.
 nlohmann::json run_json(const Machine& machine, const std::string& command);
@@ -15,7 +20,9 @@ nlohmann::json run_json(const Machine& machine, const std::string& command);
 class Shard {
  public:
   // Reads folder/h200_<shape>_<dtype>.json if it is there and of these sources; else starts anew.
-  Shard(const std::string& folder, const LayerShape& shape, DType dtype, int interval);
+  // Throws Error if the file is no shard.
+  Shard(const std::string& folder, const std::string& source_hash, const LayerShape& shape,
+        DType dtype, int interval);
 
   bool has(const Cell& cell) const { return cells_.contains(cell.name()); }
   // Adds a cell ({"us": ...} or {"skipped": reason} or {"failed": error}) and writes the file.
