@@ -7,7 +7,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERNELS = ("src/replay/cuda", "bench/kernels")  # bench_kernels' results
-TESTS = ("src/replay/cuda", "tests/cuda")  # the GPU tests' results
+# The GPU tests' results (tests/tools/CMakeLists.txt names the same).
+TESTS = ("src/replay/cuda", "src/replay/capi", "tests/capi", "tests/cuda", "tests/replay")
 PEERS = ("bench/kernels",)  # bench/kernels/peers.py's results, with suffix .py
 SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
 

@@ -40,6 +40,9 @@ class Backend {
   virtual PlanResult<BackendPlan> plan(const Problem& problem) const = 0;
   virtual PlanResult<BackendConv> plan(const ConvProblem& problem) const = 0;
 
+  // A backend may lack a problem of some test; its binary lists which (tests/cuda/plans_test.cpp).
+  bool takes(const Problem& problem) const { return plan(problem).plan != nullptr; }
+
   // The strides that it takes are multiples of so many elements.
   virtual int64_t stride_multiple() const { return 1; }
   // The nearest problem that it takes, and its case lists.

@@ -61,6 +61,7 @@ TEST_P(Hostile, ACommittedNanStaysVisible) {
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
       const Problem p = backend().fit(with_dtypes(problem_of(Family::kGdn, 2, 1, 24, 20, 8, 1),
                                                   DType::kF32, DType::kF32, checkpoint));
+      if (!backend().takes(p)) continue;
       SCOPED_TRACE(name_of(p));
       const int64_t b = p.grid.interval;
       Inputs inputs(p, 2 * b + 1, law_of(1));
@@ -94,6 +95,7 @@ TEST_P(Hostile, RingSaturation) {
     p.ring = DType::kF16;
     p = backend().fit(p);
     if (p.ring != DType::kF16) continue;  // its ring cannot saturate
+    if (!backend().takes(p)) continue;
     SCOPED_TRACE(name_of(p));
     const int64_t n = 3 * p.grid.interval + 2;
     Inputs inputs(p, n, law_of(1, 1e6f));
@@ -141,6 +143,7 @@ TEST_P(Hostile, CheckpointSaturation) {
     p.checkpoint = DType::kF16;
     p = backend().fit(p);
     if (p.ring == DType::kF16) continue;  // the ring's own saturation would be counted beside
+    if (!backend().takes(p)) continue;
     SCOPED_TRACE(name_of(p));
     const int64_t n = 4 * p.grid.interval;
     const Inputs inputs(p, n + 8, law_of(1, 1.5e5f));
@@ -153,8 +156,11 @@ TEST_P(Hostile, CheckpointSaturation) {
       expected += count_largest(state);
       for (float v : state) ASSERT_TRUE(std::isfinite(v));
     }
-    EXPECT_GT(expected, 20);
-    EXPECT_EQ(tokens.saturated(), expected);
+    // A value that rounds to 65504 from below stands among `expected`, but did not saturate.
+    const int64_t saturated = tokens.saturated();
+    EXPECT_GT(saturated, 20);
+    EXPECT_LE(saturated, expected);
+    EXPECT_GE(saturated, expected - expected / 1000);
     for (int way = 0; way < 3; ++way) {
       Layer layer(p, backend(), 3, pool_);
       Sequence sequence(layer, inputs, 1);
@@ -168,9 +174,8 @@ TEST_P(Hostile, CheckpointSaturation) {
         ASSERT_GE(sequence.n(), n);
       }
       sequence.fold_only();
-      const int64_t beyond =
-          sequence.state.c > n ? count_largest(layer.state(sequence.state.checkpoint_slot)) : 0;
-      EXPECT_EQ(layer.saturated() - beyond, expected) << way;
+      ASSERT_EQ(sequence.state.c, n);
+      EXPECT_EQ(layer.saturated(), saturated) << way;
     }
   }
 }

@@ -43,8 +43,11 @@ TEST_P(Long, AThousandFolds) {
       p.ring = d.ring;
       p.checkpoint = d.checkpoint;
       p = backend().fit(p);
+      if (!backend().takes(p)) continue;
       SCOPED_TRACE(name_of(p));
       double bound = p.family == Family::kMamba2 ? d.mamba_bound : d.delta_bound;
+      // An int8 row's step is set by its largest value, which stands further out in a longer row.
+      if (p.checkpoint == DType::kI8 && p.key_dim > 20) bound *= 1.5;
       // A backend whose delta-rule ring is never wider than fp16.
       if (p.family != Family::kMamba2 && p.ring != d.ring) bound = std::max(bound, 1e-3);
       const int64_t b = p.grid.interval, n = kFolds * b;

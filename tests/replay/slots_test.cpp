@@ -195,6 +195,7 @@ TEST_P(Slots, ImportOfAnExportIsExact) {
     SCOPED_TRACE(dtype_name(dtype));
     const Problem p = backend().fit(with_dtypes(problem_of(Family::kGdn, 3, 1, 40, 36, 16, 1),
                                                 DType::kF32, DType::kF32, dtype));
+    if (!backend().takes(p)) continue;
     Layer layer(p, backend(), 3, pool_);
     std::mt19937 rng(10);
     std::normal_distribution<float> normal;

@@ -1,0 +1,66 @@
+// Which of the problems have a kernel. A reason is a skip, and a skip that is not listed in
+// expected_skips.txt is a failure (tools/gpu_test.sh). Needs no device.
+#include <gtest/gtest.h>
+
+#include <cctype>
+
+#include "cuda_cases.h"
+#include "replay/cuda/conv_cuda.h"
+#include "replay/cuda/kernels_cuda.h"
+
+namespace replayssm::test {
+namespace {
+
+class CudaPlans : public testing::TestWithParam<Case> {};
+
+TEST_P(CudaPlans, HasAKernel) {
+  const auto planned = plan_cuda(GetParam().problem);
+  if (planned.plan == nullptr) {
+    EXPECT_NE(planned.reason, "");
+    GTEST_SKIP() << GetParam().name << ": " << planned.reason;
+  }
+  EXPECT_EQ(planned.reason, "");
+  const Problem& p = planned.plan->problem();
+  EXPECT_GE(planned.plan->checkpoint_elements(), int64_t{p.n_heads} * p.value_dim * p.key_dim);
+  EXPECT_EQ(planned.plan->scale_elements() > 0, p.checkpoint == DType::kI8);
+}
+
+std::string test_name(const testing::TestParamInfo<Case>& info) {
+  std::string out;
+  for (char c : info.param.name) {
+    out += std::isalnum(static_cast<unsigned char>(c)) ? c : c == '*' ? 'x' : c == '+' ? 'p' : '_';
+  }
+  return out;
+}
+
+// The same problem may stand in several lists.
+std::vector<Case> unique(std::initializer_list<std::vector<Case>> lists) {
+  std::vector<Case> out;
+  for (const auto& list : lists) {
+    for (const Case& c : list) {
+      const auto same = [&](const Case& other) { return other.name == c.name; };
+      if (std::none_of(out.begin(), out.end(), same)) out.push_back(c);
+    }
+  }
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaPlans,
+                         testing::ValuesIn(unique({cuda_shapes(), cuda_dtypes(), cuda_core()})),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(Cpu, CudaPlans, testing::ValuesIn(unique({shape_cases(), core_cases()})),
+                         test_name);
+
+TEST(CudaConvPlans, Refusals) {
+  const auto reason = [](const ConvProblem& p) { return plan_cuda(p).reason; };
+  EXPECT_EQ(reason({64, 4, 8, DType::kBF16}), "");
+  EXPECT_EQ(reason({64, 4, 8, DType::kF32}), "");
+  EXPECT_NE(reason({20, 4, 8, DType::kBF16}).find("not 20"), std::string::npos);
+  EXPECT_NE(reason({0, 4, 8, DType::kBF16}).find("not 0"), std::string::npos);
+  EXPECT_NE(reason({64, 9, 12, DType::kBF16}).find("outside 2..8"), std::string::npos);
+  EXPECT_NE(reason({64, 4, 3, DType::kBF16}).find("below the width 4"), std::string::npos);
+  EXPECT_NE(reason({64, 4, 8, DType::kF16}).find("not fp16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace replayssm::test
