@@ -2,7 +2,7 @@
 # Installs the Debian packages that the build and the tests need; does nothing when all are there.
 set -euo pipefail
 packages=(build-essential g++ cmake ninja-build git pkg-config ccache nlohmann-json3-dev libcli11-dev
-  libpcre2-dev libicu-dev liblzma-dev xz-utils libgtest-dev libgmock-dev clang-format-19 python3)
+  libpcre2-dev libicu-dev libxxhash-dev liblzma-dev xz-utils libgtest-dev libgmock-dev clang-format-19 python3)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")

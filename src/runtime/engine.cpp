@@ -76,6 +76,7 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& c
   if (options_.draft_model != nullptr) {
     draft_runner_ = std::make_shared<Runner>(options_.draft_model, context, budget_.draft);
   }
+  open_tier();
   publish_stats();
   thread_ = std::thread([this] { loop(); });
 }
@@ -88,6 +89,10 @@ EngineImpl::~EngineImpl() {
   }
   wake_.notify_all();
   thread_.join();
+  // What is known stays known.
+  if (!tier_) return;
+  act(scheduler_.take_actions());
+  for (const auto& snapshot : scheduler_.cache().all()) keep_on_disk(snapshot);
 }
 
 void EngineImpl::loop() {
@@ -167,6 +172,7 @@ std::optional<Refusal> EngineImpl::submit(GenerationRequest request,
     auto [live, added] = live_.try_emplace(id, std::move(*shared), listener);
     REPLAYSSM_CHECK(added, "request ", id, " twice");
     live->second.submitted = now;
+    fetch_from_disk(live->second.request);
     scheduler_.add(id, std::move(spec));
   });
   wake_.notify_one();
@@ -215,44 +221,6 @@ std::string EngineImpl::state_hash(RequestId id, std::string* hash) {
     }
     return concat("request ", id, " has not finished, or long ago");
   });
-}
-
-std::string EngineImpl::save_session(RequestId id, const std::string& name) {
-  if (name.empty()) return "a session needs a name";
-  return call([this, id, &name]() -> std::string {
-    for (const Finished& finished : finished_) {
-      if (finished.id != id) continue;
-      const std::lock_guard lock(mutex_);
-      sessions_[name] = finished.text;
-      return "";
-    }
-    return concat("request ", id, " has not finished, or long ago");
-  });
-}
-
-std::string EngineImpl::restore_session(const std::string& name) {
-  const std::lock_guard lock(mutex_);
-  return sessions_.contains(name) ? "" : concat("no session named \"", name, "\"");
-}
-
-std::string EngineImpl::fork_session(const std::string& from, const std::string& to,
-                                     int64_t length) {
-  if (to.empty()) return "a session needs a name";
-  const std::lock_guard lock(mutex_);
-  const auto session = sessions_.find(from);
-  if (session == sessions_.end()) return concat("no session named \"", from, "\"");
-  const auto& text = session->second;
-  if (length < 1 || length > std::ssize(text)) {
-    return concat("length ", length, " is not in [1, ", text.size(), "]");
-  }
-  std::vector<int32_t> begin(text.begin(), text.begin() + length);
-  sessions_[to] = std::move(begin);
-  return "";
-}
-
-std::string EngineImpl::drop_session(const std::string& name) {
-  const std::lock_guard lock(mutex_);
-  return sessions_.erase(name) > 0 ? "" : concat("no session named \"", name, "\"");
 }
 
 std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const ops::Context& context,

@@ -11,6 +11,7 @@
 
 #include "runtime/budget.h"
 #include "runtime/choice.h"
+#include "runtime/disk_tier.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
 #include "runtime/scheduler.h"
@@ -100,6 +101,16 @@ class EngineImpl final : public Engine {
   void cancel_now(RequestId id);
   void publish_stats();
 
+  // ---- engine_tier.cpp: the engine's thread
+  uint64_t fingerprint();
+  void open_tier();
+  std::vector<std::byte> read_state(int32_t slot, std::span<const int32_t> pages) const;
+  void keep_on_disk(const PrefixCache::Evicted& gone);
+  void take_in(const SnapshotFile& file);
+  void fetch_from_disk(const GenerationRequest& request);
+  SnapshotFile file_of(std::vector<int32_t> text) const;
+  std::string put_session(const std::string& name, std::vector<int32_t> text);
+
   std::shared_ptr<const Model> model_;
   EngineOptions options_;
   BudgetPlan budget_;
@@ -107,6 +118,7 @@ class EngineImpl final : public Engine {
   Executor executor_;
   Scheduler scheduler_;
   DrawMemory draw_;
+  std::optional<DiskTier> tier_;
   std::shared_ptr<Runner> draft_runner_;
 
   // Of the engine's thread alone.

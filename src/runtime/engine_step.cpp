@@ -23,8 +23,11 @@ bool LiveRequest::ended() const {
 
 void EngineImpl::act(std::span<const Action> actions) {
   for (const Action& action : actions) {
-    if (action.kind == Action::Kind::kEvict) continue;
-    executor_.act(action);
+    if (action.kind == Action::Kind::kEvict) {
+      keep_on_disk(action.gone);
+    } else {
+      executor_.act(action);
+    }
   }
 }
 
@@ -330,6 +333,7 @@ void EngineImpl::publish_stats() {
                          scheduler_.cache().n_pages() * scheduler_.options().page_bytes;
   stats.preemptions = scheduler_.n_preemptions();
   stats.evicted = scheduler_.cache().n_evicted();
+  if (tier_) stats.refused_corrupt = tier_->n_refused();
   const StateTraffic& traffic = executor_.traffic();
   stats.state_bytes_moved = traffic.read + traffic.written;
   stats.state_bytes_plain = traffic.plain;

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -182,7 +184,7 @@ inline GenerationRequest request_of(std::vector<int32_t> prompt, int64_t max_new
 // A fixture's engine: small chunks and intervals, so that short texts meet every edge.
 inline EngineOptions small_options() {
   EngineOptions options;
-  options.memory_bytes = int64_t{256} << 20;
+  options.memory_bytes = int64_t{24} << 20;
   options.max_positions = 512;
   options.max_sequences = 8;
   options.chunk_tokens = 64;

@@ -1,0 +1,187 @@
+// The engine's sessions, and snapshots that go to disk and come back.
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "runtime/engine_impl.h"
+
+namespace replayssm {
+namespace {
+
+constexpr size_t kMostSessions = 4096;
+
+std::string no_session(const std::string& name) {
+  return concat("no session named \"", name, "\"");
+}
+
+}  // namespace
+
+// Of the model and its arithmetic: what it says of a fixed text, and the state that it leaves. The
+// pools are still empty.
+uint64_t EngineImpl::fingerprint() {
+  const Model& model = *model_;
+  const int64_t length = std::min<int64_t>(48, options_.max_positions);
+  std::vector<int32_t> text;
+  for (int64_t i = 0; i < length; ++i) {
+    text.push_back(static_cast<int32_t>((i + 1) * 2654435761 % model.spec().vocab));
+  }
+  StepRow row;
+  row.phase = Phase::kSweep;
+  row.row.n_tokens = static_cast<int32_t>(length);
+  row.row.read_slot = row.row.write_slot = row.row.ring_slot = 0;
+  for (int32_t i = 0; i * ops::kKvPage < length; ++i) row.pages.push_back(i);
+  row.ends_text = true;
+  const float* logits = executor_.run({&row, 1}, {&text, 1});
+  const int64_t numbers[] = {model.spec().vocab,
+                             std::ssize(model.spec().layers),
+                             model.grid().interval,
+                             static_cast<int64_t>(model.activation()),
+                             static_cast<int64_t>(model.checkpoint()),
+                             static_cast<int64_t>(model.ring()),
+                             static_cast<int64_t>(model.options().isa),
+                             draw_.context.bf16_dot() ? 1 : 0};
+  uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
+  const auto add = [&](const void* data, size_t n_bytes) {
+    hash = XXH3_64bits_withSeed(data, n_bytes, hash);
+  };
+  add(logits, static_cast<size_t>(model.spec().vocab) * sizeof(float));
+  std::vector<std::byte> state(
+      static_cast<size_t>(executor_.snapshot_bytes(std::ssize(row.pages))));
+  executor_.read_snapshot(0, row.pages, state);
+  add(state.data(), state.size());
+  // An embedding row that the text does not hold may differ still.
+  add(model.weights().embedding.data(), model.weights().embedding.bytes());
+  if (options_.test_hooks) {
+    executor_.act({Action::Kind::kPoisonCheckpoint, 0, -1, 0, {}});
+    executor_.act({Action::Kind::kPoisonRing, 0, -1, 0, {}});
+    for (const int32_t page : row.pages) {
+      executor_.act({Action::Kind::kPoisonPage, page, -1, 0, {}});
+    }
+  }
+  return hash;
+}
+
+void EngineImpl::open_tier() {
+  if (options_.cache_folder.empty()) return;
+  SnapshotFormat format;
+  format.fingerprint = fingerprint();
+  format.max_positions = options_.max_positions;
+  format.state_bytes = [this](int64_t position) {
+    return executor_.snapshot_bytes((position + ops::kKvPage - 1) / ops::kKvPage);
+  };
+  tier_.emplace(options_.cache_folder, options_.cache_folder_bytes, std::move(format));
+}
+
+std::vector<std::byte> EngineImpl::read_state(int32_t slot, std::span<const int32_t> pages) const {
+  std::vector<std::byte> state(static_cast<size_t>(executor_.snapshot_bytes(std::ssize(pages))));
+  executor_.read_snapshot(slot, pages, state);
+  return state;
+}
+
+void EngineImpl::keep_on_disk(const PrefixCache::Evicted& gone) {
+  if (!tier_ || tier_->has(gone.tokens)) return;
+  tier_->keep({gone.tokens, std::ssize(gone.tokens), read_state(gone.slot, gone.pages)});
+}
+
+// Makes the cache know the state in `file`, if there is room.
+void EngineImpl::take_in(const SnapshotFile& file) {
+  const auto tokens = std::span(file.tokens).first(static_cast<size_t>(file.position));
+  const auto place = scheduler_.import(tokens);
+  act(scheduler_.take_actions());
+  if (place) executor_.write_snapshot(place->slot, place->pages, file.state);
+}
+
+void EngineImpl::fetch_from_disk(const GenerationRequest& request) {
+  if (!tier_ || !options_.prefix_cache || request.prompt_logprobs >= 0) return;
+  const int64_t most = std::ssize(request.prompt) - 1;
+  const int64_t known = scheduler_.cache().peek(request.prompt, most).position;
+  if (const auto file = tier_->longest(request.prompt, known, most)) take_in(*file);
+}
+
+// A text with the longest state of it that is known.
+SnapshotFile EngineImpl::file_of(std::vector<int32_t> text) const {
+  SnapshotFile file;
+  const auto hit = scheduler_.cache().peek(text, std::ssize(text));
+  file.position = hit.position;
+  if (hit.position > 0) file.state = read_state(hit.slot, hit.pages);
+  file.tokens = std::move(text);
+  return file;
+}
+
+std::string EngineImpl::put_session(const std::string& name, std::vector<int32_t> text) {
+  if (name.empty()) return "a session needs a name";
+  try {
+    if (tier_) tier_->save_session(name, file_of(text));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  const std::lock_guard lock(mutex_);
+  if (sessions_.size() >= kMostSessions && !sessions_.contains(name)) {
+    return concat(kMostSessions, " sessions are open; drop one");
+  }
+  sessions_[name] = std::move(text);
+  return "";
+}
+
+std::string EngineImpl::save_session(RequestId id, const std::string& name) {
+  return call([this, id, &name]() -> std::string {
+    for (const Finished& finished : finished_) {
+      if (finished.id != id) continue;
+      if (finished.text.empty()) return concat("request ", id, " has no text: it was cancelled");
+      return put_session(name, finished.text);
+    }
+    return concat("request ", id, " has not finished, or long ago");
+  });
+}
+
+std::string EngineImpl::restore_session(const std::string& name) {
+  return call([this, &name]() -> std::string {
+    if (!tier_) {
+      const std::lock_guard lock(mutex_);
+      return sessions_.contains(name) ? "" : no_session(name);
+    }
+    try {
+      SnapshotFile file = tier_->load_session(name);
+      if (file.position > 0) take_in(file);
+      const std::lock_guard lock(mutex_);
+      sessions_[name] = std::move(file.tokens);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  });
+}
+
+std::string EngineImpl::fork_session(const std::string& from, const std::string& to,
+                                     int64_t length) {
+  return call([&]() -> std::string {
+    std::vector<int32_t> text;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto session = sessions_.find(from);
+      if (session == sessions_.end()) return no_session(from);
+      text = session->second;
+    }
+    if (length < 1 || length > std::ssize(text)) {
+      return concat("length ", length, " is not in [1, ", text.size(), "]");
+    }
+    text.resize(static_cast<size_t>(length));
+    return put_session(to, std::move(text));
+  });
+}
+
+std::string EngineImpl::drop_session(const std::string& name) {
+  return call([this, &name]() -> std::string {
+    bool any = false;
+    try {
+      any = tier_ && tier_->drop_session(name);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    const std::lock_guard lock(mutex_);
+    return sessions_.erase(name) > 0 || any ? "" : no_session(name);
+  });
+}
+
+}  // namespace replayssm

@@ -1,0 +1,41 @@
+// A text and a state of it on disk. A file that is not exactly as it was written is refused: magic,
+// version, sizes and a checksum over every byte are checked, and no size in a file is believed
+// before it equals what the model says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace replayssm {
+
+struct SnapshotFile {
+  std::vector<int32_t> tokens;   // the text
+  int64_t position = 0;          // the state is that after so many tokens; 0: there is none
+  std::vector<std::byte> state;  // Executor::read_snapshot
+};
+
+// What a file must agree with.
+struct SnapshotFormat {
+  uint64_t fingerprint = 0;  // of the model and its arithmetic
+  int64_t max_positions = 0;
+  std::function<int64_t(int64_t position)> state_bytes;
+};
+
+// XXH3, 64 bits.
+uint64_t hash_tokens(std::span<const int32_t> tokens);
+
+int64_t snapshot_file_bytes(const SnapshotFile& file);
+
+// Writes beside the place, then renames: a reader sees all or nothing. Throws Error naming the
+// file.
+void write_snapshot_file(const std::string& path, const SnapshotFormat& format,
+                         const SnapshotFile& file);
+
+// Throws Error naming the file and what is wrong with it.
+SnapshotFile read_snapshot_file(const std::string& path, const SnapshotFormat& format);
+
+}  // namespace replayssm

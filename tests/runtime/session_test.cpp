@@ -1,0 +1,209 @@
+// Sessions and snapshots on disk: what comes back is what went, or is refused and computed again.
+#include <filesystem>
+
+#include "engine.h"
+
+namespace replayssm {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SessionCase {
+  const char* name;
+  const char* folder;
+};
+
+class Session : public testing::TestWithParam<SessionCase> {
+ protected:
+  void SetUp() override { start(); }
+  void start() {
+    bench_.reset();
+    EngineOptions options = small_options();
+    options.cache_folder = folder_.path();
+    options.draft = draft_;
+    ModelOptions model;
+    model.interval = 8;
+    model.max_window = 4;
+    bench_ = std::make_unique<Bench>(fixture(GetParam().folder), model, options);
+  }
+  std::vector<fs::path> files(const std::string& ending) const {
+    std::vector<fs::path> out;
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
+      if (entry.path().extension() == ending) out.push_back(entry.path());
+    }
+    std::ranges::sort(out);
+    return out;
+  }
+  static void flip(const fs::path& path, int64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 0x10));
+  }
+  static GenerationRequest request(std::vector<int32_t> prompt, int64_t n) {
+    GenerationRequest r = request_of(std::move(prompt), n);
+    r.logprobs = 2;
+    return r;
+  }
+  // What the session's text and `more` give in one go.
+  Client::Answer in_one_go(const std::vector<int32_t>& text, const std::vector<int32_t>& more) {
+    std::vector<int32_t> prompt = text;
+    prompt.insert(prompt.end(), more.begin(), more.end());
+    EngineOptions options = small_options();
+    options.prefix_cache = false;
+    ModelOptions model;
+    model.interval = 8;
+    model.max_window = 4;
+    Bench cold(fixture(GetParam().folder), model, options);
+    return cold.ask(request(prompt, 10)).client->answer();
+  }
+  Engine& engine() { return bench_->engine(); }
+
+  TempFolder folder_;
+  DraftMode draft_ = DraftMode::kNone;
+  std::unique_ptr<Bench> bench_;
+};
+
+TEST_P(Session, GoesOnAfterARestart) {
+  for (const DraftMode draft : {DraftMode::kNone, DraftMode::kNgram}) {
+    draft_ = draft;
+    start();
+    for (const int64_t n : {1, 5, 23}) {  // the ring half full, full, empty
+      const auto prompt = some_ids(50, 1);
+      const Sent sent = bench_->ask(request(prompt, n));
+      bench_->expect_quiet();
+      ASSERT_EQ(engine().save_session(sent.id, "chat"), "");
+      std::vector<int32_t> text = prompt;
+      text.insert(text.end(), sent.client->ids().begin(), sent.client->ids().end());
+      const auto more = some_ids(9, 2);
+      const auto want = in_one_go(text, more);
+
+      start();
+      GenerationRequest next = request(more, 10);
+      next.session = "chat";
+      RequestId id = 0;
+      const auto refusal = engine().submit(next, std::make_shared<Client>(), &id);
+      ASSERT_TRUE(refusal.has_value());
+      EXPECT_EQ(refusal->kind, Refusal::Kind::kUnknownSession);
+      ASSERT_EQ(engine().restore_session("chat"), "");
+      const Sent again = bench_->ask(next);
+      EXPECT_EQ(again.client->answer(), want) << n;
+      EXPECT_EQ(again.client->usage().prompt_tokens, std::ssize(text) + 9);
+      EXPECT_GE(again.client->usage().cached_tokens, 32) << n;
+    }
+  }
+}
+
+TEST_P(Session, ForksAtAnyTokenGoOnAsThoseTokens) {
+  const auto prompt = some_ids(70, 3);
+  const Sent sent = bench_->ask(request(prompt, 12));
+  bench_->expect_quiet();
+  ASSERT_EQ(engine().save_session(sent.id, "trunk"), "");
+  std::vector<int32_t> text = prompt;
+  text.insert(text.end(), sent.client->ids().begin(), sent.client->ids().end());
+  const auto more = some_ids(4, 5);
+  for (const int64_t length : {1, 8, 15, 16, 17, 64, 81}) {
+    ASSERT_EQ(engine().fork_session("trunk", "branch", length), "");
+    GenerationRequest next = request(more, 10);
+    next.session = "branch";
+    const Sent got = bench_->ask(next);
+    EXPECT_EQ(got.client->answer(), in_one_go({text.begin(), text.begin() + length}, more))
+        << length;
+  }
+  EXPECT_NE(engine().fork_session("trunk", "branch", 83), "");
+  EXPECT_NE(engine().fork_session("trunk", "branch", 0), "");
+  EXPECT_NE(engine().fork_session("nobody", "branch", 1), "");
+  EXPECT_EQ(engine().drop_session("branch"), "");
+  EXPECT_NE(engine().drop_session("branch"), "");
+  EXPECT_NE(engine().restore_session("branch"), "");
+}
+
+// Any flipped byte and any cut.
+TEST_P(Session, AFileThatChangedIsRefused) {
+  const Sent sent = bench_->ask(request(some_ids(40, 7), 3));
+  bench_->expect_quiet();
+  ASSERT_EQ(engine().save_session(sent.id, "chat"), "");
+  const auto file = files(".session").at(0);
+  const std::string good = read_text(file.string());
+  int64_t refused = engine().stats().refused_corrupt;
+  const auto expect_refused = [&](const std::string& bytes) {
+    write_text(file.string(), bytes);
+    const std::string error = engine().restore_session("chat");
+    EXPECT_NE(error.find(file.string()), std::string::npos) << error;
+    bench_->ask(request(some_ids(2, 1), 1));  // the counters move with a step
+    EXPECT_EQ(engine().stats().refused_corrupt, ++refused);
+  };
+  std::vector<size_t> places;
+  for (size_t at = 0; at < 64; ++at) places.push_back(at);
+  for (size_t at = 64; at < good.size(); at += good.size() / 40) places.push_back(at);
+  for (size_t i = 1; i <= 8; ++i) places.push_back(good.size() - i);
+  for (const size_t at : places) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    expect_refused(bad);
+  }
+  for (const size_t size : {size_t{0}, size_t{7}, size_t{48}, good.size() / 2, good.size() - 1}) {
+    expect_refused(good.substr(0, size));
+  }
+  expect_refused(good + "x");
+  write_text(file.string(), good);
+  EXPECT_EQ(engine().restore_session("chat"), "");
+}
+
+// Snapshots outlive the process; a changed one is computed again.
+TEST_P(Session, SnapshotsComeBackFromDisk) {
+  const auto prompt = some_ids(100, 8);
+  const Sent cold = bench_->ask(request(prompt, 5));
+  bench_->expect_quiet();
+  start();
+  ASSERT_FALSE(files(".snapshot").empty());
+  const Sent warm = bench_->ask(request(prompt, 5));
+  EXPECT_EQ(warm.client->answer(), cold.client->answer());
+  EXPECT_EQ(warm.client->usage().cached_tokens, 96);
+  start();
+  for (const auto& file : files(".snapshot"))
+    flip(file, static_cast<int64_t>(fs::file_size(file)) / 2);
+  start();
+  const Sent again = bench_->ask(request(prompt, 5));
+  EXPECT_EQ(again.client->answer(), cold.client->answer());
+  EXPECT_EQ(again.client->usage().cached_tokens, 0);
+  EXPECT_GT(engine().stats().refused_corrupt, 0);
+}
+
+TEST_P(Session, TheFolderStaysWithinItsCap) {
+  EngineOptions options = small_options();
+  options.cache_folder = folder_.path();
+  options.cache_folder_bytes = 300000;
+  ModelOptions model;
+  model.interval = 8;
+  model.max_window = 4;
+  bench_.reset();
+  for (uint64_t i = 0; i < 4; ++i) {
+    Bench b(fixture(GetParam().folder), model, options);
+    for (uint64_t j = 0; j < 6; ++j) b.ask(request(some_ids(100, 10 * i + j), 4));
+    b.expect_quiet();
+  }
+  int64_t total = 0;
+  for (const auto& file : files(".snapshot")) total += static_cast<int64_t>(fs::file_size(file));
+  EXPECT_GT(total, 0);
+  EXPECT_LE(total, options.cache_folder_bytes);
+}
+
+TEST_P(Session, NamesAndUnfinishedRequestsAreRefused) {
+  const Sent sent = bench_->ask(request(some_ids(10, 9), 2));
+  EXPECT_NE(engine().save_session(sent.id, ""), "");
+  EXPECT_NE(engine().save_session(sent.id, std::string(101, 'x')), "");
+  EXPECT_NE(engine().save_session(sent.id + 1, "x"), "");
+  EXPECT_EQ(engine().save_session(sent.id, "../../etc/passwd \n"), "");
+  EXPECT_EQ(files(".session").size(), 1u);
+  EXPECT_EQ(engine().restore_session("../../etc/passwd \n"), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Runtime, Session,
+                         testing::Values(SessionCase{"gdn", "qwen3_5_bf16"},
+                                         SessionCase{"mamba2", "nemotron_h_bf16"}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace replayssm
