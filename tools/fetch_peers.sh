@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Brings the peers that bench/kernels/peers.py times into .peers/, which git ignores: Triton kernels
-# of vLLM and ReplaySSM (Apache-2.0) out of ReplaySSM's fork of vLLM, and FlashInfer's Mamba-2
-# kernels (Apache-2.0), compiled for an H200 with this machine's nvcc. Nothing of theirs enters the
-# repository. .peers/ may be carried to a machine without a network; about 40 MB.
+# of vLLM and ReplaySSM (Apache-2.0) out of ReplaySSM's fork of vLLM, flash-linear-attention (MIT), and
+# FlashInfer's Mamba-2 kernels (Apache-2.0), compiled for an H200 with this machine's nvcc. Nothing of
+# theirs enters the repository. For a machine without a network carry .peers/carry.tar.xz there and
+# unpack it in its .peers/. Needs git, pip, unzip, xz and nvcc.
 #   PEERS_GIT     where ReplaySSM is cloned from: an address or a folder
 #   PEERS_PYTHON  the Python of the machine that runs peers.py, as 3.12 (default: this one's)
 set -euo pipefail
@@ -110,13 +111,13 @@ replay() {
     max_window=16 heads_per_group="$3" num_groups="$4" philox_rounds=0 enable_pdl=false
 }
 
-echo "== FlashInfer's kernels: about a minute each"
+echo "== FlashInfer's kernels: some 90 seconds each, 29 of them"
 # What the headline cells need first.
 for dtype in fp32 bf16; do
   for dim in 64 80; do plain $dtype $dim 1; done
 done
-for window in 1 4 8; do
-  for dtype in fp32 bf16 int8; do replay $dtype $window 8 8; done
+for dtype in fp32 bf16 int8; do
+  for window in 1 4 8; do replay $dtype $window 8 8; done
 done
 for dtype in fp32 bf16; do
   for window in 4 8; do plain $dtype 64 $window; done

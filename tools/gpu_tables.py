@@ -39,7 +39,7 @@ def shape_tables(shape, cells, peers):
         return mine.get((way, dtype, window, batch))
 
     def peer(kind, dtypes, window, batch):
-        return best([c for c in peers if (c["shape"], c["kind"], c["window"], c["batch"]) ==
+        return best([c for c in peers if (c["shape"], c.get("kind"), c["window"], c["batch"]) ==
                      (shape, kind, window, batch) and c["dtype"] in dtypes])
 
     first, second = [], []
@@ -70,17 +70,31 @@ def run_lines(shards):
     return "\n".join(lines)
 
 
+def peer_lines(peers):
+    """What the peers are and where they ran; their prefill, which has no table."""
+    lines = dict.fromkeys(
+        f"Peers: {run['card']}, {run['date']}, torch {run['torch']}, Triton {run['triton']}, "
+        f"{', '.join(run['packages'])}, ReplaySSM {run['replayssm_commit'][:9]}."
+        for run in peers["runs"])
+    sweeps = [f"{cell['shape']} {cell['us'] / 1000:.2f} ms" for cell in peers["cells"]
+              if cell.get("kind") == "sweep" and "us" in cell]
+    if sweeps:
+        lines["Prefill of 16 x 2,048 tokens by flash-linear-attention's chunked kernel: " +
+              ", ".join(sweeps) + "."] = None
+    return "\n".join(lines)
+
+
 def document(folder=gpu_results.RESULTS):
     shards = gpu_results.shards(folder)
     if not shards:
         return "Not measured yet."
     cells = list(gpu_results.cells(folder).values())
-    peers = gpu_results.peer_cells(folder)
-    out = [run_lines(shards), "",
+    peers = gpu_results.peers(folder)
+    out = [run_lines(shards), peer_lines(peers), "",
            "![Bandwidth of the replay steps against the floor](img/roofline_h200.svg)", "",
            "Microseconds a step, in brackets the fraction of the floor; `-`: no kernel, or not "
            "measured."]
     for shape, model in {shard["shape"]: shard["model"] for shard in shards}.items():
-        first, second = shape_tables(shape, cells, peers)
+        first, second = shape_tables(shape, cells, peers["cells"])
         out += ["", f"{model}", "", first, "", f"{model}, our baselines", "", second]
     return "\n".join(out)

@@ -98,10 +98,17 @@ class Results(unittest.TestCase):
     def test_tables_take_the_fastest_peer_of_a_width(self):
         self.write([cell(1, 256, 90.0)])
         base = {"shape": "qw4b", "window": 1, "batch": 256, "kind": "replay", "run": 0}
-        (self.path / "h200_peers.json").write_text(json.dumps({"source_hash": "x", "cells": [
-            {**base, "dtype": "bf16", "us": 128.4}, {**base, "dtype": "bf16", "us": 120.1},
-            {**base, "dtype": "fp32", "failed": "no"}]}))
-        self.assertIn("| - | - | - | 120 | - |", gpu_tables.document(self.path))
+        run = {"card": "a card", "date": "2026-11-29", "torch": "2", "triton": "3",
+               "packages": ["fla-core==0.6.0"], "replayssm_commit": "a848494101234"}
+        sweep = {**base, "kind": "sweep", "window": 2048, "batch": 16, "dtype": "fp32"}
+        (self.path / "h200_peers.json").write_text(json.dumps(
+            {"source_hash": "x", "runs": [run], "cells": [
+                {**base, "dtype": "bf16", "us": 128.4}, {**base, "dtype": "bf16", "us": 120.1},
+                {**base, "dtype": "fp32", "failed": "no"}, {**sweep, "us": 1234.0}]}))
+        text = gpu_tables.document(self.path)
+        self.assertIn("| - | - | - | 120 | - |", text)
+        self.assertIn("ReplaySSM a84849410.", text)
+        self.assertIn("chunked kernel: qw4b 1.23 ms.", text)
 
     def test_picture_has_a_mark_for_each_cell_in_its_limits(self):
         self.write([cell(1, 256, 5.0), cell(4, 256, 5.0), cell(2, 256, 5.0)])
