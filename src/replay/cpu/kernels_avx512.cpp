@@ -4,7 +4,7 @@
 
 namespace replayssm::cpu::REPLAYSSM_ISA {
 
-const StepKernels kStepKernels = {run_unit,    write_keys, export_head,
-                                  import_head, run_plain,  run_conv};
+const StepKernels kStepKernels = {run_unit,    write_sweep_keys, export_head,
+                                  import_head, run_plain,        run_conv};
 
 }  // namespace replayssm::cpu::REPLAYSSM_ISA

@@ -48,8 +48,8 @@ struct Scratch {
   float* log_decay;      // prefix sums of log decay: [unit_heads][B], KDA [B][key_padded]
   float* log_decay_low;  // and what fp32 lost of them
   float* gates;          // [unit_heads][B] Mamba-2's dt
-  float* packed;         // [2 * kChunk * key_dim] operands of the state products, blocked
   float* operands;       // [2 * kChunk][key_padded] z: k_t and q_t of each token; Mamba-2: C_t
+  float* decayed;        // KDA: operands with e^{G_t}
   float* dots;           // [2 * kChunk][B] k_j . z
   float* weights_key;    // [kChunk][B] with decay, for u_t
   float* weights_query;  // [kChunk][B] with decay, for y_t
@@ -79,7 +79,7 @@ struct Scratch {
     log_decay_low = floats(p.family == Family::kKda ? b * l.key_padded : l.unit_heads * b);
     gates = floats(l.unit_heads * b);
     operands = floats(int64_t{2} * kChunk * l.key_padded);
-    packed = floats(int64_t{2} * kChunk * p.key_dim);
+    decayed = floats(p.family == Family::kKda ? int64_t{2} * kChunk * l.key_padded : 0);
     dots = floats(2 * kChunk * b);
     weights_key = floats(kChunk * b);
     weights_query = floats(kChunk * b);
@@ -116,12 +116,14 @@ struct PlainScratch {
 // The functions that each instruction set provides.
 struct StepKernels {
   // Computes heads [head_begin, head_end) of one key head for one row: outputs, ring values and
-  // gates, and the written fold. `sweep` commits each interval before the next. Adds to *saturated.
+  // gates, and the written fold; a step's ring keys with the key head's first unit, since a step
+  // never writes a row that is still to be read. `sweep` commits each interval before the next.
+  // The caller's next unit is [head_end, next_end) of the same row. Adds to *saturated.
   void (*unit)(const Problem&, const Layout&, const StepArgs&, const Row&, int head_begin,
-               int head_end, bool sweep, char* scratch, int64_t* saturated);
-  // Writes the window's ring keys of one key head.
-  void (*write_keys)(const Problem&, const Layout&, const StepArgs&, const Row&, int key_head,
-                     bool sweep, char* scratch);
+               int head_end, int next_end, bool sweep, char* scratch, int64_t* saturated);
+  // Writes a sweep's ring keys of one key head.
+  void (*write_sweep_keys)(const Problem&, const Layout&, const StepArgs&, const Row&, int key_head,
+                           char* scratch);
   void (*export_head)(const Problem&, const void* state, const float* scale, float* canonical);
   void (*import_head)(const Problem&, const Layout&, const float* canonical, void* state,
                       float* scale, char* scratch);

@@ -1,4 +1,5 @@
 // plan_cpu: checks a problem once and binds it to the kernels of an instruction set.
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@ using cpu::StepKernels;
 
 constexpr int kMaxKeyDim = 1024;
 constexpr int kConvBlock = 256;  // channels of one unit of work
+constexpr int kRunsPerWorker = 16;
 
 const StepKernels& kernels_of(Isa isa) {
   switch (isa) {
@@ -87,28 +89,35 @@ class CpuPlan final : public Plan {
     return scale_elements() == 0 ? nullptr : scale + int64_t{head} * layout_.value_padded;
   }
 
-  // Ring keys are shared by the heads of a key head. A step's rows read and written never coincide,
-  // so its first unit writes them at once; a sweep may come round the ring, and writes them when
-  // every unit has read.
+  // The head after a unit of a row.
+  int unit_end(int64_t unit) const {
+    const int key_head = static_cast<int>(unit / layout_.units_per_key);
+    const int part = static_cast<int>(unit % layout_.units_per_key);
+    return key_head * layout_.heads_per_key +
+           std::min((part + 1) * layout_.unit_heads, layout_.heads_per_key);
+  }
+
+  // Ring keys are shared by the heads of a key head. A sweep may come round the ring, and writes
+  // them when every unit has read.
   void run(const StepArgs& args, const ParallelFor& parallel, bool sweep) const {
     const int64_t units_per_row = int64_t{problem_.n_key_heads} * layout_.units_per_key;
+    // A worker takes several units of a row in a run, so that it knows what it will read next.
+    const int64_t fair_run = args.n_rows * units_per_row / (kRunsPerWorker * parallel.n_workers);
+    const int64_t run_units = std::clamp<int64_t>(fair_run, 1, units_per_row);
+    const int64_t runs_per_row = (units_per_row + run_units - 1) / run_units;
     char* workspace = static_cast<char*>(args.workspace);
     std::atomic<int64_t> n_saturated{0};
-    parallel_for(parallel, args.n_rows * units_per_row, [&](int64_t index, int worker) {
-      const Row& row = args.rows[index / units_per_row];
+    parallel_for(parallel, args.n_rows * runs_per_row, [&](int64_t index, int worker) {
+      const Row& row = args.rows[index / runs_per_row];
       if (row.read_slot < 0) return;
-      const int unit = static_cast<int>(index % units_per_row);
-      const int key_head = unit / layout_.units_per_key;
-      const int part = unit % layout_.units_per_key;
-      const int first = key_head * layout_.heads_per_key;
-      const int begin = first + part * layout_.unit_heads;
-      const int end = part + 1 == layout_.units_per_key ? first + layout_.heads_per_key
-                                                        : begin + layout_.unit_heads;
+      const int64_t begin = index % runs_per_row * run_units;
+      const int64_t end = std::min(begin + run_units, units_per_row);
       char* scratch = workspace + static_cast<size_t>(worker) * scratch_bytes_;
       int64_t saturated = 0;
-      kernels_.unit(problem_, layout_, args, row, begin, end, sweep, scratch, &saturated);
-      if (!sweep && part == 0) {
-        kernels_.write_keys(problem_, layout_, args, row, key_head, sweep, scratch);
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const int head_end = unit_end(unit);
+        kernels_.unit(problem_, layout_, args, row, unit == 0 ? 0 : unit_end(unit - 1), head_end,
+                      unit + 1 < end ? unit_end(unit + 1) : head_end, sweep, scratch, &saturated);
       }
       if (saturated != 0) n_saturated.fetch_add(saturated, std::memory_order_relaxed);
     });
@@ -116,9 +125,9 @@ class CpuPlan final : public Plan {
       parallel_for(parallel, args.n_rows * problem_.n_key_heads, [&](int64_t index, int worker) {
         const Row& row = args.rows[index / problem_.n_key_heads];
         if (row.read_slot < 0) return;
-        kernels_.write_keys(problem_, layout_, args, row,
-                            static_cast<int>(index % problem_.n_key_heads), sweep,
-                            workspace + static_cast<size_t>(worker) * scratch_bytes_);
+        kernels_.write_sweep_keys(problem_, layout_, args, row,
+                                  static_cast<int>(index % problem_.n_key_heads),
+                                  workspace + static_cast<size_t>(worker) * scratch_bytes_);
       });
     }
     if (args.n_saturated != nullptr) *args.n_saturated += n_saturated.load();

@@ -111,6 +111,15 @@ inline void load_key(const Problem& p, const Layout& l, const StepArgs& a, int64
   }
 }
 
+// The key of the token at `position` into the ring.
+inline void store_ring_key(const Problem& p, const StepArgs& a, const Row& row, int64_t position,
+                           int key_head, const float* key) {
+  for (int k = 0; k < p.key_dim; k += kLanes) {
+    store_ring(p.ring, a.ring_key, row.ring_slot, p.grid.row_of(position),
+               int64_t{key_head} * p.key_dim + k, load(key + k), lanes_left(k, p.key_dim));
+  }
+}
+
 inline void load_query(const Problem& p, const Layout& l, const StepArgs& a, int64_t token,
                        int key_head, float* out) {
   for (int k = 0; k < p.key_dim; k += kLanes) {

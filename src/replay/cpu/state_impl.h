@@ -34,6 +34,31 @@ REPLAYSSM_INLINE V load_state(const void* base, int64_t element) {
   if constexpr (kType == DType::kI8) return load_i8(static_cast<const int8_t*>(base) + element);
 }
 
+// Rounds to the checkpoint's dtype (not int8, whose scale wants the whole row).
+template <DType kType>
+REPLAYSSM_INLINE void store_counted(void* base, int64_t element, V s, int64_t* saturated) {
+  if constexpr (kType == DType::kF32) store(static_cast<float*>(base) + element, s);
+  if constexpr (kType == DType::kF16) {
+    *saturated += count_less(set1(kHalfMax), abs(s));
+    store_half(static_cast<uint16_t*>(base) + element, s);
+  }
+  if constexpr (kType == DType::kBF16) store_bf16(static_cast<uint16_t*>(base) + element, s);
+}
+
+// The part of the slot that this worker reads next. A product asks for as many bytes of it as it
+// reads itself: the memory's latency passes under the arithmetic, and the hardware's own
+// prefetching would begin again at every page.
+struct Ahead {
+  const char* at = nullptr;
+  const char* end = nullptr;
+
+  REPLAYSSM_INLINE void fetch(int64_t n_bytes) {
+    if (at >= end) return;
+    for (int64_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+    at += n_bytes;
+  }
+};
+
 // The width of the next operand block when `left` operands remain.
 REPLAYSSM_INLINE int block_width(int left) {
   int width = kMaxOperands;
@@ -41,28 +66,21 @@ REPLAYSSM_INLINE int block_width(int left) {
   return width;
 }
 
-// Puts operand `index` of n_total, a vector [key_dim], into its block [key_dim][width].
-inline void pack_operand(const float* z, int index, int n_total, int key_dim, float* packed) {
-  int begin = 0;
-  int width = block_width(n_total);
-  while (begin + width <= index) {
-    begin += width;
-    width = block_width(n_total - begin);
-  }
-  float* to = packed + static_cast<int64_t>(begin) * key_dim + (index - begin);
-  for (int k = 0; k < key_dim; ++k) to[k * width] = z[k];
-}
-
 template <DType kType, int kWidth, int kTiles>
 REPLAYSSM_INLINE void products_block(const void* state, int64_t element, int key_dim,
-                                     const float* block, const float* scale, float* out,
-                                     int64_t out_stride) {
+                                     const float* operands, int64_t operand_stride,
+                                     const float* scale, float* out, int64_t out_stride,
+                                     Ahead& ahead_of_unit) {
+  Ahead ahead = ahead_of_unit;  // in registers
+  const float* operand[kWidth];
+  for (int z = 0; z < kWidth; ++z) operand[z] = operands + z * operand_stride;
   V sum[kTiles][kWidth];
   for (auto& tile : sum) {
     for (auto& v : tile) v = zero();
   }
   const int64_t tile_elements = int64_t{kTile} * key_dim;
   for (int k = 0; k < key_dim; ++k) {
+    ahead.fetch(kTiles * kTile * dtype_bytes(kType));
     V s[kTiles];
 #pragma GCC unroll 4
     for (int i = 0; i < kTiles; ++i) {
@@ -70,9 +88,9 @@ REPLAYSSM_INLINE void products_block(const void* state, int64_t element, int key
     }
 #pragma GCC unroll 8
     for (int z = 0; z < kWidth; ++z) {
-      const V operand = set1(block[k * kWidth + z]);
+      const V factor = set1(operand[z][k]);
 #pragma GCC unroll 4
-      for (int i = 0; i < kTiles; ++i) sum[i][z] = fma(s[i], operand, sum[i][z]);
+      for (int i = 0; i < kTiles; ++i) sum[i][z] = fma(s[i], factor, sum[i][z]);
     }
   }
 #pragma GCC unroll 4
@@ -84,56 +102,59 @@ REPLAYSSM_INLINE void products_block(const void* state, int64_t element, int key
       store(out + z * out_stride + i * kTile, v);
     }
   }
+  ahead_of_unit = ahead;
 }
 
 template <DType kType, int kWidth>
-void products_width(const void* state, const Layout& l, int key_dim, const float* block,
-                    const float* scale, float* out) {
+void products_width(const void* state, const Layout& l, int key_dim, const float* operands,
+                    const float* scale, float* out, Ahead& ahead) {
   constexpr int kTiles = kAccumulators / kWidth < 4 ? kAccumulators / kWidth : 4;
   const int64_t tile_elements = int64_t{kTile} * key_dim;
   int tile = 0;
   for (; tile + kTiles <= l.n_tiles; tile += kTiles) {
-    products_block<kType, kWidth, kTiles>(state, tile * tile_elements, key_dim, block,
+    products_block<kType, kWidth, kTiles>(state, tile * tile_elements, key_dim, operands,
+                                          l.key_padded,
                                           kType == DType::kI8 ? scale + tile * kTile : nullptr,
-                                          out + tile * kTile, l.value_padded);
+                                          out + tile * kTile, l.value_padded, ahead);
   }
   for (; tile < l.n_tiles; ++tile) {
-    products_block<kType, kWidth, 1>(state, tile * tile_elements, key_dim, block,
+    products_block<kType, kWidth, 1>(state, tile * tile_elements, key_dim, operands, l.key_padded,
                                      kType == DType::kI8 ? scale + tile * kTile : nullptr,
-                                     out + tile * kTile, l.value_padded);
+                                     out + tile * kTile, l.value_padded, ahead);
   }
 }
 
-// out[z][v] = sum_k S[v][k] z[k] for n packed operands; one sequential sum per element, whatever n.
+// out[z][v] = sum_k S[v][k] z[k] for n operands [n][key_padded]; one sequential sum per element,
+// whatever n.
 template <DType kType>
 void products_typed(const void* state, const float* scale, const Layout& l, int key_dim,
-                    const float* packed, int n, float* out) {
+                    const float* operands, int n, float* out, Ahead& ahead) {
   int begin = 0;
   while (begin < n) {
     const int width = block_width(n - begin);
-    const float* block = packed + static_cast<int64_t>(begin) * key_dim;
+    const float* block = operands + static_cast<int64_t>(begin) * l.key_padded;
     float* to = out + static_cast<int64_t>(begin) * l.value_padded;
     if constexpr (kMaxOperands >= 8) {
-      if (width == 8) products_width<kType, 8>(state, l, key_dim, block, scale, to);
+      if (width == 8) products_width<kType, 8>(state, l, key_dim, block, scale, to, ahead);
     }
-    if (width == 4) products_width<kType, 4>(state, l, key_dim, block, scale, to);
-    if (width == 2) products_width<kType, 2>(state, l, key_dim, block, scale, to);
-    if (width == 1) products_width<kType, 1>(state, l, key_dim, block, scale, to);
+    if (width == 4) products_width<kType, 4>(state, l, key_dim, block, scale, to, ahead);
+    if (width == 2) products_width<kType, 2>(state, l, key_dim, block, scale, to, ahead);
+    if (width == 1) products_width<kType, 1>(state, l, key_dim, block, scale, to, ahead);
     begin += width;
   }
 }
 
 inline void products(DType type, const void* state, const float* scale, const Layout& l,
-                     int key_dim, const float* packed, int n, float* out) {
+                     int key_dim, const float* operands, int n, float* out, Ahead& ahead) {
   switch (type) {
     case DType::kF32:
-      return products_typed<DType::kF32>(state, scale, l, key_dim, packed, n, out);
+      return products_typed<DType::kF32>(state, scale, l, key_dim, operands, n, out, ahead);
     case DType::kF16:
-      return products_typed<DType::kF16>(state, scale, l, key_dim, packed, n, out);
+      return products_typed<DType::kF16>(state, scale, l, key_dim, operands, n, out, ahead);
     case DType::kBF16:
-      return products_typed<DType::kBF16>(state, scale, l, key_dim, packed, n, out);
+      return products_typed<DType::kBF16>(state, scale, l, key_dim, operands, n, out, ahead);
     case DType::kI8:
-      return products_typed<DType::kI8>(state, scale, l, key_dim, packed, n, out);
+      return products_typed<DType::kI8>(state, scale, l, key_dim, operands, n, out, ahead);
   }
 }
 
@@ -164,33 +185,14 @@ inline void store_tile_i8(const float* tile, int key_dim, int8_t* to, float* sca
   }
 }
 
-// Rounds an fp32 tile [key_dim][16] to the checkpoint's dtype.
-inline void store_tile(DType type, const float* tile, int key_dim, void* state, int64_t element,
-                       float* scale, int64_t* saturated) {
-  if (type == DType::kI8) {
-    store_tile_i8(tile, key_dim, static_cast<int8_t*>(state) + element, scale);
-    return;
-  }
-  for (int k = 0; k < key_dim; ++k) {
-    const V s = load(tile + k * kTile);
-    const int64_t at = element + int64_t{k} * kTile;
-    if (type == DType::kF32) {
-      store(static_cast<float*>(state) + at, s);
-    } else if (type == DType::kF16) {
-      *saturated += count_less(set1(kHalfMax), abs(s));
-      store_half(static_cast<uint16_t*>(state) + at, s);
-    } else {
-      store_bf16(static_cast<uint16_t*>(state) + at, s);
-    }
-  }
-}
-
-// tile[k] = decay[k] * S[k] + sum_j keys[j][k] * weighted[j], j in order, for kTiles tiles of one
-// head. S may be null (the zero state). weighted is [n_rows][kTiles * 16].
-template <DType kType, int kTiles>
+// S'[k] = decay[k] * S[k] + sum_j keys[j][k] * weighted[j], j in order, for kTiles tiles of one
+// head, to element to_element of `to` as kTo. S may be null (the zero state), and may be `to`
+// itself. weighted is [n_rows][kTiles * 16].
+template <DType kType, DType kTo, int kTiles>
 REPLAYSSM_INLINE void fold_tiles(const void* state, int64_t element, const float* scale,
                                  int key_dim, int n_rows, const float* decay, const float* keys,
-                                 int key_stride, const float* weighted, float* tile) {
+                                 int key_stride, const float* weighted, void* to,
+                                 int64_t to_element, int64_t* saturated) {
   const int64_t tile_elements = int64_t{kTile} * key_dim;
   for (int k0 = 0; k0 < key_dim; k0 += kFoldKeys) {
     const int n_keys = key_dim - k0 < kFoldKeys ? key_dim - k0 : kFoldKeys;
@@ -224,7 +226,9 @@ REPLAYSSM_INLINE void fold_tiles(const void* state, int64_t element, const float
     for (int i = 0; i < kTiles; ++i) {
 #pragma GCC unroll 8
       for (int key = 0; key < kFoldKeys; ++key) {
-        if (key < n_keys) store(tile + i * tile_elements + (k0 + key) * kTile, s[i][key]);
+        if (key >= n_keys) continue;
+        store_counted<kTo>(to, to_element + i * tile_elements + (k0 + key) * kTile, s[i][key],
+                           saturated);
       }
     }
   }

@@ -12,13 +12,14 @@ namespace {
 class Unit {
  public:
   Unit(const Problem& problem, const Layout& layout, const StepArgs& args, const Row& row,
-       int head_begin, int head_end, char* scratch, int64_t* saturated)
+       int head_begin, int head_end, int next_end, char* scratch, int64_t* saturated)
       : p_(problem),
         l_(layout),
         a_(args),
         row_(row),
         head_begin_(head_begin),
         head_end_(head_end),
+        next_end_(next_end),
         key_head_(head_begin / layout.heads_per_key),
         saturated_(saturated) {
     s_.place(problem, layout, scratch);
@@ -28,6 +29,7 @@ class Unit {
     const int interval = p_.grid.interval;
     const int64_t end = row_.start + row_.n_tokens;
     use_slot(row_.read_slot, row_.c == 0);
+    write_keys_now_ = !sweep && head_begin_ % l_.heads_per_key == 0;
     if (p_.grid.fold_pending(row_.n, row_.c)) {
       base_ = row_.c;
       load_rows(row_.c, row_.c + interval);
@@ -70,6 +72,9 @@ class Unit {
     state_ = static_cast<const char*>(a_.checkpoint) +
              slot * a_.checkpoint_slot_stride * dtype_bytes(p_.checkpoint);
     state_head0_ = 0;
+    const char* slot_begin = static_cast<const char*>(state_);
+    ahead_.at = slot_begin + head_end_ * l_.head_elements * dtype_bytes(p_.checkpoint);
+    ahead_.end = slot_begin + next_end_ * l_.head_elements * dtype_bytes(p_.checkpoint);
     if (has_scales()) scale_ = a_.scale + slot * a_.scale_slot_stride;
   }
 
@@ -121,33 +126,40 @@ class Unit {
     }
     switch (p_.checkpoint) {
       case DType::kF32:
-        fold_typed<DType::kF32, kTiles>(head, tile);
+        fold_typed<DType::kF32, kTiles>(head, tile, to, to_scale, saturated);
         break;
       case DType::kF16:
-        fold_typed<DType::kF16, kTiles>(head, tile);
+        fold_typed<DType::kF16, kTiles>(head, tile, to, to_scale, saturated);
         break;
       case DType::kBF16:
-        fold_typed<DType::kBF16, kTiles>(head, tile);
+        fold_typed<DType::kBF16, kTiles>(head, tile, to, to_scale, saturated);
         break;
       case DType::kI8:
-        fold_typed<DType::kI8, kTiles>(head, tile);
+        fold_typed<DType::kI8, kTiles>(head, tile, to, to_scale, saturated);
         break;
-    }
-    const int64_t tile_elements = int64_t{kTile} * p_.key_dim;
-    for (int i = 0; i < kTiles; ++i) {
-      store_tile(p_.checkpoint, s_.tile + i * tile_elements, p_.key_dim, to,
-                 (tile + i) * tile_elements, has_scales() ? to_scale + (tile + i) * kTile : nullptr,
-                 saturated);
     }
   }
 
   template <DType kType, int kTiles>
-  void fold_typed(int head, int tile) {
-    fold_tiles<kType, kTiles>(
-        state_, head_element(head) + int64_t{tile} * kTile * p_.key_dim,
-        kType == DType::kI8 && state_ != nullptr ? head_scale(head) + tile * kTile : nullptr,
-        p_.key_dim, p_.grid.interval, s_.state_decay, is_kda() ? s_.fold_keys : s_.keys,
-        l_.key_padded, s_.weighted, s_.tile);
+  void fold_typed(int head, int tile, void* to, float* to_scale, int64_t* saturated) {
+    const int64_t tile_elements = int64_t{kTile} * p_.key_dim;
+    const int64_t from = head_element(head) + tile * tile_elements;
+    const float* keys = is_kda() ? s_.fold_keys : s_.keys;
+    if constexpr (kType != DType::kI8) {
+      fold_tiles<kType, kType, kTiles>(state_, from, nullptr, p_.key_dim, p_.grid.interval,
+                                       s_.state_decay, keys, l_.key_padded, s_.weighted, to,
+                                       tile * tile_elements, saturated);
+    } else {
+      const float* scale = state_ == nullptr ? nullptr : head_scale(head) + tile * kTile;
+      fold_tiles<kType, DType::kF32, kTiles>(state_, from, scale, p_.key_dim, p_.grid.interval,
+                                             s_.state_decay, keys, l_.key_padded, s_.weighted,
+                                             s_.tile, 0, saturated);
+      for (int i = 0; i < kTiles; ++i) {
+        store_tile_i8(s_.tile + i * tile_elements, p_.key_dim,
+                      static_cast<int8_t*>(to) + (tile + i) * tile_elements,
+                      to_scale + (tile + i) * kTile);
+      }
+    }
   }
 
   // weight[j] multiplies ring value j; state_decay the old state; KDA's keys carry their own decay.
@@ -271,16 +283,14 @@ class Unit {
     for (int t = 0; t < n; ++t) {
       float* key = s_.keys + int64_t{n_rows_ + t} * l_.key_padded;
       load_key(p_, l_, a_, token + t, key_head_, key, count);
+      if (write_keys_now_) {
+        store_ring_key(p_, a_, row_, position + t, key_head_, key);
+      }
       load_query(p_, l_, a_, token + t, key_head_, operand(per_token * t + per_token - 1));
       if (is_mamba()) continue;
       for (int k = 0; k < l_.key_padded; k += kLanes) store(operand(2 * t) + k, load(key + k));
     }
-    if (!is_kda()) {
-      for (int z = 0; z < per_token * n; ++z) {
-        pack_operand(operand(z), z, per_token * n, p_.key_dim, s_.packed);
-      }
-      operand_dots(per_token, n);
-    }
+    if (!is_kda()) operand_dots(per_token, n);
     for (int head = head_begin_; head < head_end_; ++head) {
       window_gates(head, position, token, n);
       if (is_kda()) {
@@ -291,7 +301,8 @@ class Unit {
       if (state_ != nullptr) {
         products(p_.checkpoint,
                  static_cast<const char*>(state_) + head_element(head) * dtype_bytes(p_.checkpoint),
-                 head_scale(head), l_, p_.key_dim, s_.packed, per_token * n, s_.products);
+                 head_scale(head), l_, p_.key_dim, is_kda() ? s_.decayed : s_.operands,
+                 per_token * n, s_.products, ahead_);
       } else {
         for (int64_t i = 0; i < int64_t{per_token} * n * l_.value_padded; ++i) s_.products[i] = 0;
       }
@@ -394,14 +405,12 @@ class Unit {
           s_.weights_query[t * b + j0 + j] = lanes[8 + j];
         }
       }
-      float decayed[2][kMaxKeyDim];
+      float* decayed = s_.decayed + int64_t{2} * t * l_.key_padded;
       for (int k = 0; k < l_.key_padded; k += kLanes) {
         const V decay = exp(load(s_.log_decay + at_t + k));
-        store(decayed[0] + k, mul(decay, load(key + k)));
-        store(decayed[1] + k, mul(decay, load(query + k)));
+        store(decayed + k, mul(decay, load(key + k)));
+        store(decayed + l_.key_padded + k, mul(decay, load(query + k)));
       }
-      pack_operand(decayed[0], 2 * t, 2 * n, p_.key_dim, s_.packed);
-      pack_operand(decayed[1], 2 * t + 1, 2 * n, p_.key_dim, s_.packed);
       s_.decay[t] = 1.0f;
     }
   }
@@ -503,10 +512,12 @@ class Unit {
   const Layout& l_;
   const StepArgs& a_;
   const Row& row_;
-  const int head_begin_, head_end_, key_head_;
+  const int head_begin_, head_end_, next_end_, key_head_;
   int64_t* saturated_;
   Scratch s_;
 
+  Ahead ahead_;
+  bool write_keys_now_ = false;
   int64_t base_ = 0;             // the grid point whose interval the rows belong to
   int n_rows_ = 0;               // rows of the interval in scratch, in order from base_
   int64_t write_from_ = 0;       // positions below stay out of the ring
@@ -516,26 +527,23 @@ class Unit {
 };
 
 void run_unit(const Problem& problem, const Layout& layout, const StepArgs& args, const Row& row,
-              int head_begin, int head_end, bool sweep, char* scratch, int64_t* saturated) {
-  Unit(problem, layout, args, row, head_begin, head_end, scratch, saturated).run(sweep);
+              int head_begin, int head_end, int next_end, bool sweep, char* scratch,
+              int64_t* saturated) {
+  Unit(problem, layout, args, row, head_begin, head_end, next_end, scratch, saturated).run(sweep);
 }
 
-void write_keys(const Problem& problem, const Layout& layout, const StepArgs& args, const Row& row,
-                int key_head, bool sweep, char* scratch) {
+void write_sweep_keys(const Problem& problem, const Layout& layout, const StepArgs& args,
+                      const Row& row, int key_head, char* scratch) {
   Scratch s;
   s.place(problem, layout, scratch);
   const int64_t end = row.start + row.n_tokens;
-  int64_t from = row.start;
-  if (sweep && problem.grid.checkpoint_of(end) > from) from = problem.grid.checkpoint_of(end);
+  const int64_t last = problem.grid.checkpoint_of(end);
+  const int64_t from = last > row.start ? last : row.start;
   int64_t counted_by_units = 0;
   for (int64_t t = from; t < end; ++t) {
     load_key(problem, layout, args, row.token + (t - row.start), key_head, s.operands,
              &counted_by_units);
-    for (int k = 0; k < problem.key_dim; k += kLanes) {
-      store_ring(problem.ring, args.ring_key, row.ring_slot, problem.grid.row_of(t),
-                 int64_t{key_head} * problem.key_dim + k, load(s.operands + k),
-                 lanes_left(k, problem.key_dim));
-    }
+    store_ring_key(problem, args, row, t, key_head, s.operands);
   }
 }
 
@@ -563,11 +571,31 @@ void export_head(const Problem& problem, const void* state, const float* scale, 
   }
 }
 
+// Rounds an fp32 tile [key_dim][16] to the checkpoint's dtype.
+void store_tile(DType type, const float* tile, int key_dim, void* state, int64_t element,
+                float* scale) {
+  if (type == DType::kI8) {
+    store_tile_i8(tile, key_dim, static_cast<int8_t*>(state) + element, scale);
+    return;
+  }
+  int64_t uncounted = 0;
+  for (int k = 0; k < key_dim; ++k) {
+    const V s = load(tile + k * kTile);
+    const int64_t at = element + int64_t{k} * kTile;
+    if (type == DType::kF32) {
+      store_counted<DType::kF32>(state, at, s, &uncounted);
+    } else if (type == DType::kF16) {
+      store_counted<DType::kF16>(state, at, s, &uncounted);
+    } else {
+      store_counted<DType::kBF16>(state, at, s, &uncounted);
+    }
+  }
+}
+
 void import_head(const Problem& problem, const Layout& layout, const float* canonical, void* state,
                  float* scale, char* scratch) {
   Scratch s;
   s.place(problem, layout, scratch);
-  int64_t saturated = 0;
   for (int tile = 0; tile < layout.n_tiles; ++tile) {
     for (int k = 0; k < problem.key_dim; ++k) {
       for (int i = 0; i < kTile; ++i) {
@@ -578,7 +606,7 @@ void import_head(const Problem& problem, const Layout& layout, const float* cano
     }
     store_tile(problem.checkpoint, s.tile, problem.key_dim, state,
                int64_t{tile} * problem.key_dim * kTile,
-               scale == nullptr ? s.scale : scale + tile * kTile, &saturated);
+               scale == nullptr ? nullptr : scale + tile * kTile);
   }
 }
 
