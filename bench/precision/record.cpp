@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/error.h"
 #include "core/text_file.h"
 #include "model/forward.h"
 #include "model/safetensors.h"
@@ -84,7 +85,8 @@ void run(const std::string& folder, const std::string& text_file, const std::str
                                                        static_cast<size_t>(count)),
                  {}},
                 state, nullptr);
-    commit_sweep(model->grid(), row, sequence);
+    REPLAYSSM_CHECK(commit_sweep(model->grid(), row, sequence) == Status::kOk, "position ",
+                    sequence.n);
   }
   for (const size_t layer : layers) {
     if (layer >= recordings.size()) fail("layer ", layer, ": the model has ", recordings.size());

@@ -79,7 +79,8 @@ class LayerRun {
     for (int i = 0; i < case_.batch; ++i) {
       SequenceState& s = sequences_[i];
       if (replay_ != nullptr) {
-        commit_step(problem_.grid, rows[i], case_.accepted, s);
+        const Status status = commit_step(problem_.grid, rows[i], case_.accepted, s);
+        REPLAYSSM_CHECK(status == Status::kOk, "a window of the benchmark does not commit");
       } else {
         s.checkpoint_slot = snapshot_slot(i, case_.accepted - 1);
         s.n += case_.accepted;

@@ -1,11 +1,12 @@
 #include "model/config.h"
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string_view>
+
+#include "core/error.h"
+#include "core/text_file.h"
 
 namespace replayssm {
 namespace {
@@ -68,11 +69,7 @@ struct ConfigObject::Node {
 };
 
 ConfigObject ConfigObject::read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) fail(path, ": cannot read");
-  return parse(text.str(), path);
+  return parse(read_text_file(path), path);
 }
 
 ConfigObject ConfigObject::parse(const std::string& text, const std::string& path) {

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/text_file.h"
 
 namespace replayssm {
 namespace {
@@ -232,13 +233,11 @@ bool exists(const std::string& path) {
 }
 
 json parse_index(const std::string& path) {
-  MappedFile file(path);
-  const auto bytes = file.bytes();
-  const char* text = reinterpret_cast<const char*>(bytes.data());
-  if (std::string_view(text, bytes.size()).starts_with(kLfsMark)) {
+  const std::string text = read_text_file(path);
+  if (text.starts_with(kLfsMark)) {
     fail(path, ": is a Git LFS pointer, not the file; fetch it with `git lfs pull`");
   }
-  json index = json::parse(text, text + bytes.size(), nullptr, false);
+  json index = json::parse(text, nullptr, false);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     fail(path, ": needs to be a JSON object with an object weight_map");
   }

@@ -24,10 +24,7 @@ constexpr Status commit_row(const Grid& grid, const Row& row, bool is_sweep, int
   if (row.n < 0 || row.start < row.n || row.start > kMaxPosition || row.n_tokens < 0) {
     return Status::kOutOfRange;
   }
-  if (!is_sweep) return commit_step(grid, row, advance, state);
-  if (state.n != row.n || state.c != row.c || row.start != row.n) return Status::kOutOfRange;
-  commit_sweep(grid, row, state);
-  return Status::kOk;
+  return is_sweep ? commit_sweep(grid, row, state) : commit_step(grid, row, advance, state);
 }
 
 // Row i of a batch; false if it was refused.

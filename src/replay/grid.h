@@ -64,14 +64,18 @@ constexpr Status commit_step(const Grid& grid, const Row& row, int64_t advance,
   return Status::kOk;
 }
 
-// After a sweep over `row` (start == n): every token stands, and the stored checkpoint is the last
-// grid point's.
-constexpr void commit_sweep(const Grid& grid, const Row& row, SequenceState& state) {
+// After a sweep over `row`: every token stands, and the stored checkpoint is the last grid point's.
+// Refuses what no sweep could mean, start != n or fewer than no tokens, and a row that was made
+// before the state last moved, and leaves the state as it was.
+constexpr Status commit_sweep(const Grid& grid, const Row& row, SequenceState& state) {
+  if (state.n != row.n || state.c != row.c) return Status::kOutOfRange;
+  if (row.start != row.n || row.n_tokens < 0) return Status::kOutOfRange;
   state.n = row.n + row.n_tokens;
   if (grid.checkpoint_of(state.n) != row.c) {
     state.c = grid.checkpoint_of(state.n);
     state.checkpoint_slot = row.write_slot;
   }
+  return Status::kOk;
 }
 
 }  // namespace replayssm

@@ -202,12 +202,10 @@ std::string EngineImpl::hash_after(const StepRow& row, const RowResult& result) 
   SequenceState state = scheduler_.find(row.key)->state;
   Row fed = row.row;
   fed.n_tokens = result.n_tokens;
-  if (row.phase == Phase::kSweep) {
-    commit_sweep(model_->grid(), fed, state);
-  } else {
-    const Status status = commit_step(model_->grid(), fed, result.n_commit, state);
-    REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
-  }
+  const Status status = row.phase == Phase::kSweep
+                            ? commit_sweep(model_->grid(), fed, state)
+                            : commit_step(model_->grid(), fed, result.n_commit, state);
+  REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
   const uint64_t hash = executor_.state_hash(state, row.pages, budget_.pools.checkpoint_slots);
   char text[17];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));

@@ -31,6 +31,10 @@ int32_t checkpoint_slots_each(const ModelOptions& options) {
   return options.state == StateMode::kPlain ? options.max_window + 1 : 1;
 }
 
+void check_committed(Status status) {
+  REPLAYSSM_CHECK(status == Status::kOk, "a row that the runner made does not commit");
+}
+
 }  // namespace
 
 void check_text(const std::string& source, std::span<const int32_t> ids, int64_t vocab,
@@ -175,10 +179,10 @@ const float* Runner::run(std::span<const Window> windows) {
     if (plain()) {
       if (windows[i].prefill) state.n += rows_[i].row.n_tokens;
     } else if (windows[i].prefill) {
-      commit_sweep(model_->grid(), rows_[i].row, state);
+      check_committed(commit_sweep(model_->grid(), rows_[i].row, state));
     } else {
       // The fold stands whatever is accepted.
-      commit_step(model_->grid(), rows_[i].row, 0, state);
+      check_committed(commit_step(model_->grid(), rows_[i].row, 0, state));
     }
   }
   ++n_passes_;

@@ -387,13 +387,11 @@ void Scheduler::commit_row(const StepRow& row, const RowResult& result) {
                   result.n_commit, " of ", result.n_tokens, " fed stand, planned ", fed.n_tokens,
                   " and ", row.max_drafts, " drafts");
   fed.n_tokens = result.n_tokens;
-  if (row.phase == Phase::kSweep) {
-    REPLAYSSM_CHECK(result.n_commit == fed.n_tokens, "a sweep stands as a whole");
-    commit_sweep(options_.grid, fed, s.state);
-  } else {
-    const Status status = commit_step(options_.grid, fed, result.n_commit, s.state);
-    REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
-  }
+  const bool is_sweep = row.phase == Phase::kSweep;
+  REPLAYSSM_CHECK(!is_sweep || result.n_commit == fed.n_tokens, "a sweep stands as a whole");
+  const Status status = is_sweep ? commit_sweep(options_.grid, fed, s.state)
+                                 : commit_step(options_.grid, fed, result.n_commit, s.state);
+  REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
   if (s.state.c != old_c) {
     const auto slot = static_cast<size_t>(s.state.checkpoint_slot);
     slot_position_[slot] = s.state.c;

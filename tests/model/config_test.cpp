@@ -256,11 +256,15 @@ TEST(Config, EosIdsComeFromGenerationConfigFirst) {
 
 TEST(Config, RefusesWhatIsNoConfig) {
   const TempFolder folder;
-  expect_refusal({"config.json", "cannot read"}, [&] { describe_model(folder.path()); });
+  expect_refusal({"config.json", "cannot open"}, [&] { describe_model(folder.path()); });
   for (const char* text : {"", "[]", "{", "3", "{\"model_type\": 1}", "{\"model_type\": null}",
                            "version https://git-lfs.github.com/spec/v1\n", "{\"a\": \xff}"}) {
     expect_refusal({"config.json"}, [&] { describe(text); });
   }
+  // a file of any size is not read to its end
+  write_text(folder.file("config.json"), "{");
+  std::filesystem::resize_file(folder.file("config.json"), size_t{65} << 20);
+  expect_refusal({"config.json", "more than"}, [&] { describe_model(folder.path()); });
   // deep nesting costs no stack
   expect_refusal({"config.json"}, [&] { describe(std::string(200000, '[')); });
   expect_refusal({"config.json"}, [&] {

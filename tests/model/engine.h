@@ -94,7 +94,7 @@ class Engine {
       if (model_->options().state == StateMode::kPlain) {
         s.n += rows[i].row.n_tokens;
       } else if (windows[i].phase == Phase::kSweep) {
-        commit_sweep(model_->grid(), rows[i].row, s);
+        EXPECT_EQ(commit_sweep(model_->grid(), rows[i].row, s), Status::kOk);
       } else {
         const int64_t advance = windows[i].advance < 0 ? rows[i].row.n_tokens : windows[i].advance;
         EXPECT_EQ(commit_step(model_->grid(), rows[i].row, advance, s), Status::kOk);

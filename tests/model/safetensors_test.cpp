@@ -216,6 +216,8 @@ TEST_F(Shards, RefusesWrongIndex) {
   write_text(folder_.file("model.safetensors.index.json"),
              "version https://git-lfs.github.com/spec/v1\n");
   expect_refused({"index.json", "Git LFS"});
+  std::filesystem::resize_file(folder_.file("model.safetensors.index.json"), size_t{65} << 20);
+  expect_refused({"index.json", "more than"});
 }
 
 TEST_F(Shards, RefusesTensorsThatTheIndexHidesOrDoubles) {

@@ -152,12 +152,36 @@ TEST(Grid, CommitRefusesWhatNoStepCouldMean) {
 TEST(Grid, CommitSweep) {
   const Grid grid{8, 23};
   SequenceState state{0, 0, 3, 5};
-  commit_sweep(grid, {0, 0, 0, 7, 0, 3, 9, 5}, state);
+  EXPECT_EQ(commit_sweep(grid, {0, 0, 0, 7, 0, 3, 9, 5}, state), Status::kOk);
   EXPECT_TRUE(operator_equal(state, {7, 0, 3, 5}));
-  commit_sweep(grid, {7, 0, 7, 1, 0, 3, 9, 5}, state);
+  EXPECT_EQ(commit_sweep(grid, {7, 0, 7, 1, 0, 3, 9, 5}, state), Status::kOk);
   EXPECT_TRUE(operator_equal(state, {8, 8, 9, 5}));
-  commit_sweep(grid, {8, 8, 8, 100, 0, 9, 4, 5}, state);
+  EXPECT_EQ(commit_sweep(grid, {8, 8, 8, 100, 0, 9, 4, 5}, state), Status::kOk);
   EXPECT_TRUE(operator_equal(state, {108, 104, 4, 5}));
+}
+
+TEST(Grid, CommitSweepRefusesWhatNoSweepCouldMean) {
+  const Grid grid{8, 23};
+  const SequenceState before{17, 8, 3, 5};
+  const Row row{17, 8, 17, 4, 0, 3, 9, 5};
+  const auto refused = [&](const Row& r) {
+    SequenceState state = before;
+    return commit_sweep(grid, r, state) == Status::kOutOfRange && operator_equal(state, before);
+  };
+  EXPECT_FALSE(refused(row));
+  Row negative = row;
+  negative.n_tokens = -1;
+  EXPECT_TRUE(refused(negative));
+  Row pending = row;  // a sweep leaves nothing pending before it
+  pending.start = 18;
+  EXPECT_TRUE(refused(pending));
+  Row stale = row;  // committed twice
+  stale.n = 13;
+  stale.start = 13;
+  EXPECT_TRUE(refused(stale));
+  stale = row;  // folded since
+  stale.c = 0;
+  EXPECT_TRUE(refused(stale));
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ class Sequence {
     const int64_t c = state.c;
     Status status = Status::kOk;
     if (sweep) {
-      commit_sweep(layer_.problem().grid, r, state);
+      status = commit_sweep(layer_.problem().grid, r, state);
     } else {
       status = commit_step(layer_.problem().grid, r, advance, state);
     }
@@ -88,7 +88,8 @@ class Sequence {
 
   void sweep(int64_t n_tokens) {
     const Row r = row(static_cast<int>(n_tokens));
-    finish(r, n_tokens, layer_.run(r, *inputs_, /*sweep=*/true), /*sweep=*/true);
+    const std::vector<float> y = layer_.run(r, *inputs_, /*sweep=*/true);
+    EXPECT_EQ(finish(r, n_tokens, y, /*sweep=*/true), Status::kOk);
   }
 
   // Windows of `window` tokens, all standing, up to position `end`.
