@@ -6,6 +6,7 @@ namespace {
 constexpr double kKeepCost = 0.98;    // of what was measured, a step
 constexpr double kKeepDrafts = 0.95;  // of a request's counts, a step
 constexpr int64_t kLongestWait = 512;
+constexpr int64_t kPlainStep = 32;  // one step of so many goes without drafts
 
 }  // namespace
 
@@ -33,6 +34,7 @@ double StepCost::per_token() const {
 
 int32_t DraftPolicy::next(const StepCost& cost) {
   if (!adaptive_) return most_;
+  if (++steps_ % kPlainStep == kPlainStep / 4) return 0;
   const double price = cost.rate() * (cost.per_token() + cost.per_draft());
   int32_t k = 0;
   for (double stands = acceptance(); k < most_ && stands > price; stands *= acceptance()) ++k;

@@ -41,6 +41,7 @@ class DraftPolicy {
   double accepted_ = 1, tried_ = 1.5;  // hopeful at first
   int64_t wait_ = 16;                  // steps without drafts until the next try
   int64_t idle_ = 0;
+  int64_t steps_ = 0;
 };
 
 }  // namespace replayssm

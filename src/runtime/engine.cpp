@@ -202,13 +202,17 @@ EngineStats EngineImpl::stats() const {
 
 std::string EngineImpl::preempt(RequestId id) {
   if (!options_.test_hooks) return "preempt needs test hooks";
-  return call([this, id]() -> std::string {
+  const auto take_memory = [this, id]() -> std::string {
+    const auto live = live_.find(id);
     bool any = false;
-    for (int32_t i = 0; i < 1 || (live_.contains(id) && i < live_.at(id).request.n); ++i) {
+    for (int32_t i = 0; live != live_.end() && i < live->second.request.n; ++i) {
       any = scheduler_.preempt({id, i}) || any;
     }
     return any ? "" : concat("request ", id, " does not run");
-  });
+  };
+  if (std::this_thread::get_id() != thread_.get_id()) return call(take_memory);
+  post([take_memory] { take_memory(); });
+  return "";
 }
 
 std::string EngineImpl::state_hash(RequestId id, std::string* hash) {

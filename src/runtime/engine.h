@@ -181,7 +181,8 @@ class Engine {
                                    int64_t length) = 0;
   virtual std::string drop_session(const std::string& name) = 0;
 
-  // Test hooks: refused (an error text) unless options.test_hooks.
+  // Test hooks: refused (an error text) unless options.test_hooks. A listener may call preempt: it
+  // takes effect at the next step boundary.
   virtual std::string preempt(RequestId id) = 0;
   // FNV-1a 64 over the canonical state at the grid point, ring rows to n, conv rows and KV, hex.
   virtual std::string state_hash(RequestId id, std::string* hash) = 0;

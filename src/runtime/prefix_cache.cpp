@@ -15,7 +15,11 @@ int64_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
 }  // namespace
 
 PrefixCache::PrefixCache(RefPool& slots, RefPool& pages, int64_t slot_bytes, int64_t page_bytes)
-    : slots_(slots), pages_(pages), slot_bytes_(slot_bytes), page_bytes_(page_bytes) {}
+    : slots_(slots),
+      pages_(pages),
+      slot_bytes_(slot_bytes),
+      page_bytes_(page_bytes),
+      page_refs_(static_cast<size_t>(pages.size()), 0) {}
 
 PrefixCache::~PrefixCache() {
   while (evict(nullptr)) continue;
@@ -141,8 +145,7 @@ bool PrefixCache::insert(std::span<const int32_t> tokens, int32_t slot, std::spa
       child->depth = node->depth + 1;
       child->tokens = key;
       child->page = page;
-      pages_.retain(page);
-      ++n_pages_;
+      retain_page(page);
     } else if (child->page != page) {
       pages_.retain(child->page);
       pages_.release(page);
@@ -161,8 +164,7 @@ bool PrefixCache::insert(std::span<const int32_t> tokens, int32_t slot, std::spa
   slots_.retain(slot);
   if (!tail.empty()) {
     entry.tail_page = pages[static_cast<size_t>(size / kPage)];
-    pages_.retain(entry.tail_page);
-    ++n_pages_;
+    retain_page(entry.tail_page);
   }
   entry.value = floor_ + value_of(entry);
   entries_.push_back(std::move(entry));
@@ -174,8 +176,7 @@ bool PrefixCache::insert(std::span<const int32_t> tokens, int32_t slot, std::spa
 void PrefixCache::prune(Node* node) {
   while (node->parent != nullptr && node->children.empty() && node->entries.empty()) {
     Node* const parent = node->parent;
-    pages_.release(node->page);
-    --n_pages_;
+    release_page(node->page);
     parent->children.erase(PageTokens(node->tokens));
     node = parent;
   }
@@ -188,10 +189,7 @@ bool PrefixCache::evict(const std::function<void(const Evicted&)>& before) {
   floor_ = least->value;
   Node* const node = least->node;
   slots_.release(least->slot);
-  if (least->tail_page >= 0) {
-    pages_.release(least->tail_page);
-    --n_pages_;
-  }
+  if (least->tail_page >= 0) release_page(least->tail_page);
   std::erase(node->entries, least);
   entries_.erase(least);
   prune(node);
@@ -199,19 +197,25 @@ bool PrefixCache::evict(const std::function<void(const Evicted&)>& before) {
   return true;
 }
 
-int64_t PrefixCache::n_sole_pages() const {
+// A page that a text has gone on to fill may be one snapshot's beginning and another's whole.
+void PrefixCache::retain_page(int32_t page) {
+  pages_.retain(page);
+  if (page_refs_[static_cast<size_t>(page)]++ == 0) ++n_pages_;
+}
+
+void PrefixCache::release_page(int32_t page) {
+  if (--page_refs_[static_cast<size_t>(page)] == 0) --n_pages_;
+  pages_.release(page);
+}
+
+int64_t PrefixCache::n_sole_pages(std::span<const int32_t> kept) const {
   int64_t n = 0;
-  std::vector<const Node*> left = {&root_};
-  while (!left.empty()) {
-    const Node* node = left.back();
-    left.pop_back();
-    if (node->page >= 0 && pages_.refs(node->page) == 1) ++n;
-    for (const auto& entry : node->entries) {
-      if (entry->tail_page >= 0 && pages_.refs(entry->tail_page) == 1) ++n;
-    }
-    for (const auto& child : node->children) left.push_back(child.second.get());
-  }
-  return n;
+  const auto sole = [&](int32_t page) {
+    const int32_t own = page_refs_[static_cast<size_t>(page)];
+    return own > 0 && own == pages_.refs(page);
+  };
+  for (int32_t page = 0; page < pages_.size(); ++page) n += sole(page) ? 1 : 0;
+  return n - std::ranges::count_if(kept, sole);
 }
 
 }  // namespace replayssm

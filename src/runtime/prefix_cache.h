@@ -59,10 +59,11 @@ class PrefixCache {
   std::vector<Evicted> all() const;
 
   int64_t n_snapshots() const { return static_cast<int64_t>(entries_.size()); }
-  int64_t n_pages() const { return n_pages_; }
+  int64_t n_pages() const { return n_pages_; }  // each once
   int64_t n_evicted() const { return n_evicted_; }
-  // Pages that nobody but the cache holds: what evicting all of it would free.
-  int64_t n_sole_pages() const;
+  // Pages that nobody but the cache holds, without those of `kept`: what evicting the rest of it
+  // would free.
+  int64_t n_sole_pages(std::span<const int32_t> kept) const;
 
  private:
   using PageTokens = std::array<int32_t, ops::kKvPage>;
@@ -92,6 +93,8 @@ class PrefixCache {
   int64_t saved_by(const Entry& entry) const;
   double value_of(const Entry& entry) const;
   void prune(Node* node);
+  void retain_page(int32_t page);
+  void release_page(int32_t page);
 
   RefPool& slots_;
   RefPool& pages_;
@@ -99,8 +102,9 @@ class PrefixCache {
   int64_t page_bytes_;
   Node root_;
   Entries entries_;
-  double floor_ = 0;  // the value of the last evicted
-  int64_t n_pages_ = 0;
+  double floor_ = 0;                // the value of the last evicted
+  std::vector<int32_t> page_refs_;  // the cache's own references to each page
+  int64_t n_pages_ = 0;             // that it has any to
   int64_t n_evicted_ = 0;
 };
 

@@ -219,10 +219,8 @@ bool Scheduler::admit(Sequence& s) {
   // The pages of a hit are not there to be evicted.
   const int64_t need = std::min(pages_for(s.length() + 1), pages_for(options_.max_positions)) -
                        std::ssize(hit.pages);
-  if (pages_.n_free() < need) {
-    const auto sole = [&](int32_t page) { return pages_.refs(page) == 1; };
-    const int64_t spare = cache_.n_sole_pages() - std::ranges::count_if(hit.pages, sole);
-    if (pages_.n_free() + spare < need) return false;
+  if (pages_.n_free() < need && pages_.n_free() + cache_.n_sole_pages(hit.pages) < need) {
+    return false;
   }
   s.stage = Sequence::Stage::kRunning;
   s.state = {0, 0, -1, *rings_.take()};
@@ -313,7 +311,8 @@ bool Scheduler::reserve(const SequenceKey& key, Sequence& s, StepRow& row) {
     row.all_logits = s.spec.all_logits && s.state.n < s.prompt_length;
     row.ends_text = true;
     const int64_t wanted = s.spec.max_length - s.length();
-    if (s.spec.n_choices == 1 && wanted > 1) {
+    // Drafts follow a token that the text has decided itself.
+    if (s.length() > s.prompt_length && wanted > 1) {
       row.max_drafts = static_cast<int32_t>(std::min<int64_t>(s.drafts.next(cost_), wanted - 1));
     }
   }
@@ -444,7 +443,7 @@ std::optional<Scheduler::Place> Scheduler::import(std::span<const int32_t> token
   const int64_t size = std::ssize(tokens);
   if (!options_.prefix_cache || size == 0 || size % options_.grid.interval != 0) return {};
   if (cache_.peek(tokens, size).position == size) return {};
-  if (pages_.n_free() + cache_.n_sole_pages() < pages_for(size)) return {};
+  if (pages_.n_free() + cache_.n_sole_pages({}) < pages_for(size)) return {};
   Place place;
   const auto slot = take_slot();
   if (!slot) return {};

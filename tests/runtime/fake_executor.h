@@ -333,12 +333,19 @@ class FakeEngine {
       REPLAYSSM_CHECK((s.stage == Sequence::Stage::kWaiting) == (s.state.ring_slot < 0),
                       "a waiting text holds memory");
     }
+    // The cache holds a page once for each beginning that ends with it.
+    std::set<std::pair<int32_t, uint64_t>> nodes;
     std::set<int32_t> cached;
     for (const auto& snapshot : scheduler_.cache().all()) {
       ++held[0][snapshot.slot];
       cached.insert(snapshot.pages.begin(), snapshot.pages.end());
+      for (size_t i = 0; i < snapshot.pages.size(); ++i) {
+        const int64_t end =
+            std::min(std::ssize(snapshot.tokens), static_cast<int64_t>(i + 1) * ops::kKvPage);
+        nodes.emplace(snapshot.pages[i], text_hash(snapshot.tokens, end));
+      }
     }
-    for (const int32_t page : cached) ++held[1][page];
+    for (const auto& node : nodes) ++held[1][node.first];
     REPLAYSSM_CHECK(scheduler_.cache().n_pages() == std::ssize(cached), "cached pages miscounted");
     size_t kind = 0;
     for (const RefPool* pool : pools) {
