@@ -94,7 +94,7 @@ TEST(CommitCuda, AsOnTheHost) {
       cuda_check(cudaDeviceSynchronize(), "commit");
       expect_states(states.download<SequenceState>(n), expected);
       EXPECT_EQ(count.download<int64_t>(1)[0], 1000 + refused);
-      EXPECT_EQ(refused > 0, n > 1);
+      EXPECT_GE(refused, n / 10);
     }
   }
 }
