@@ -157,8 +157,9 @@ typedef struct rssm_row {
   int32_t reserved0;  /* ignored */
   int64_t token;      /* index of the window's first token in the packed activations */
   int32_t read_slot;  /* -1: the row is skipped, nothing of it is read or written */
-  int32_t write_slot; /* takes a fold; may equal read_slot. Ignored where nothing is written */
-  int32_t ring_slot;  /* no other row of the batch may have it, nor a write_slot of another */
+  int32_t write_slot; /* takes a fold; may equal read_slot; no other row of the batch may read or
+                         write it. Ignored where nothing is written */
+  int32_t ring_slot;  /* no other row of the batch may have it */
   int32_t reserved1;  /* ignored */
 } rssm_row;
 
@@ -174,7 +175,7 @@ typedef struct rssm_mutable_tokens {
 } rssm_mutable_tokens;
 
 /* Ring rows: token t's of slot s begins at data + s * slot_stride + (t mod ring_rows) * row_stride.
- */
+ * CUDA: the rows of a slot span less than 4 GiB; slots may lie as far apart as they like. */
 typedef struct rssm_ring {
   void* data;
   int64_t slot_stride;

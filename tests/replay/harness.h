@@ -150,7 +150,7 @@ class Layer {
         n_slots_(n_slots),
         key_row_(padded(problem.n_key_heads * problem.key_dim + 3)),
         value_row_(padded(problem.n_heads * problem.value_dim + 5)),
-        gate_row_(padded(gates() + 1)),
+        gate_row_(gate_stride(gates() + 1)),
         checkpoint_stride_(padded(plan_->checkpoint_elements() + 32)),
         scale_stride_(padded(plan_->scale_elements() + 8)),
         checkpoint(checkpoint_stride_ * n_slots * dtype_bytes(problem.checkpoint)),
@@ -175,7 +175,7 @@ class Layer {
       rows.push_back(w.row);
     }
     const int64_t qs = padded(p.n_key_heads * p.key_dim + 7), vs = padded(y_size() + 9);
-    const int64_t gs = padded(gates() + 2), bs = p.n_heads + 1;
+    const int64_t gs = gate_stride(gates() + 2), bs = p.n_heads + 1;
     const int64_t act = dtype_bytes(p.activation);
     Poisoned q(n_tokens * qs * act), k(n_tokens * qs * act), v(n_tokens * vs * act);
     Poisoned gate(n_tokens * gs * 4), beta(n_tokens * bs * 4), out(n_tokens * vs * act);
@@ -310,6 +310,8 @@ class Layer {
     return problem_.family == Family::kKda ? problem_.n_heads * problem_.key_dim : problem_.n_heads;
   }
   int64_t padded(int64_t n) const { return (n + multiple_ - 1) / multiple_ * multiple_; }
+  // Gates a head need no stride but their own.
+  int64_t gate_stride(int64_t n) const { return problem_.family == Family::kKda ? padded(n) : n; }
   int64_t ring_slot(int64_t row) const { return padded(problem_.grid.ring_rows * row + 11); }
 
   static void pack(DType dtype, Poisoned& to, int64_t at, const float* from, int64_t n) {

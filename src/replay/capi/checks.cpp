@@ -37,6 +37,8 @@ static_assert(RSSM_MAMBA2 == static_cast<int>(Family::kMamba2) &&
 
 constexpr int64_t kMaxPosition = int64_t{1} << 62;
 constexpr int kMaxWorkers = 1 << 16;
+// Device kernels address a slot's rows in 32 bits.
+constexpr int64_t kMaxSlotSpan = (int64_t{1} << 32) - 1;
 
 // The array as the library's type. The barrier keeps a link-time optimiser from telling the
 // caller's writes through one type and the library's reads through the other apart.
@@ -96,6 +98,7 @@ class Checker {
     pointer(name, r.data, element, strict);
     const Name row_name(name, ".row_stride"), slot_name(name, ".slot_stride");
     stride(row_name.text, r.row_stride, size, rows, element, strict);
+    if (!memory_.is_host) range(row_name.text, r.row_stride, size, kMaxSlotSpan / rows / element);
     if (!ok()) return;
     stride(slot_name.text, r.slot_stride, (rows - 1) * r.row_stride + size, slots, element, strict);
   }
