@@ -4,7 +4,7 @@ itself it names those that were measured with other sources than stand here."""
 import json
 import pathlib
 
-from source_hash import KERNELS, PEERS, TESTS, source_hash
+from source_hash import source_hash
 
 RESULTS = pathlib.Path(__file__).resolve().parent.parent / "bench" / "results"
 
@@ -43,9 +43,8 @@ def peers(folder=RESULTS):
 
 def stale(folder=RESULTS):
     """One line for each result that was measured with other sources than those that stand here."""
-    current = {"h200_tests.json": source_hash(TESTS),
-               "h200_peers.json": source_hash(PEERS, suffixes=(".py",))}
-    kernels = source_hash(KERNELS)
+    current = {"h200_tests.json": source_hash("tests"), "h200_peers.json": source_hash("peers")}
+    kernels = source_hash("kernels")
     lines = []
     for path in sorted(folder.glob("h200_*.json")):
         of, here = load(path).get("source_hash"), current.get(path.name, kernels)

@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 
-from source_hash import ROOT, TESTS, source_hash
+from source_hash import ROOT, source_hash
 
 SKIPS = ROOT / "tests" / "cuda" / "expected_skips.txt"
 
@@ -64,7 +64,7 @@ def main():
                for name in sorted(skips - expected_skips())]
     if not tests:
         faults.append(f"no test ran: build {arguments.build} first")
-    now = source_hash(TESTS)
+    now = source_hash("tests")
     stamp = arguments.build / "tests" / "cuda_source_hash"
     built = stamp.read_text().strip() if stamp.exists() else "unknown"
     if built != now:

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""A hash of the sources in folders, which results of the GPU are keyed by: prints it, or with
---header FILE writes it as a C++ constant."""
+"""The hash of the sources that a kind of GPU result is keyed by: prints it, or with --header FILE
+writes it as a C++ constant."""
 import argparse
 import hashlib
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KERNELS = ("src/replay/cuda", "bench/kernels")  # bench_kernels' results
-# The GPU tests' results (tests/tools/CMakeLists.txt names the same).
-TESTS = ("src/replay/cuda", "src/replay/capi", "tests/capi", "tests/cuda", "tests/replay")
-PEERS = ("bench/kernels",)  # bench/kernels/peers.py's results, with suffix .py
-SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
+CPP = (".h", ".cpp", ".cu", ".cuh")
+# What is hashed: folders, and the suffixes of their files.
+KINDS = {
+    "kernels": (("src/replay/cuda", "bench/kernels"), CPP),
+    "tests": (("src/replay/cuda", "src/replay/capi", "tests/capi", "tests/cuda", "tests/replay"), CPP),
+    "peers": (("bench/kernels",), (".py",)),
+}
 
 
-def source_hash(folders, root=ROOT, suffixes=SUFFIXES):
+def source_hash(kind, root=ROOT):
+    folders, suffixes = KINDS[kind]
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted((root / folder).rglob("*")):
@@ -26,9 +29,9 @@ def source_hash(folders, root=ROOT, suffixes=SUFFIXES):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--header", type=pathlib.Path)
-    parser.add_argument("folders", nargs="+")
+    parser.add_argument("kind", choices=KINDS)
     arguments = parser.parse_args()
-    value = source_hash(arguments.folders)
+    value = source_hash(arguments.kind)
     if arguments.header is None:
         print(value)
         return

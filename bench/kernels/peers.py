@@ -20,7 +20,7 @@ import torch
 import peer_kernels
 
 sys.path.insert(0, str(peer_kernels.ROOT / "tools"))
-from source_hash import PEERS, source_hash  # noqa: E402
+from source_hash import source_hash  # noqa: E402
 
 WINDOWS = (1, 4, 8)
 BATCHES = (1, 32, 256, 1024)
@@ -152,7 +152,7 @@ def main():
     start = time.monotonic()
     path = arguments.out / "h200_peers.json"
     data = json.loads(path.read_text()) if path.exists() else {}
-    sources = source_hash(PEERS, suffixes=(".py",))
+    sources = source_hash("peers")
     if data.get("source_hash") != sources:
         data = {"source_hash": sources, "runs": [], "cells": []}
     known = {cell["name"] for cell in data["cells"]}

@@ -15,7 +15,7 @@ import gpu_results  # noqa: E402
 import gpu_tables  # noqa: E402
 import gpu_test_report  # noqa: E402
 import roofline_svg  # noqa: E402
-from source_hash import KERNELS, source_hash  # noqa: E402
+from source_hash import source_hash  # noqa: E402
 
 
 def cell(window, batch, us, way="replay"):
@@ -25,7 +25,7 @@ def cell(window, batch, us, way="replay"):
 
 
 def shard(cells, source=None):
-    return {"source_hash": source or source_hash(KERNELS), "shape": "qw4b", "dtype": "fp16",
+    return {"source_hash": source or source_hash("kernels"), "shape": "qw4b", "dtype": "fp16",
             "model": "Qwen3.5-4B", "interval": 16, "cells": cells,
             "runs": [{"date": "2026-11-29", "card": "a card", "driver": "1", "cuda": "13.0",
                       "command": "bench_kernels", "read_bytes_per_second": 4e12,
