@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
     conv_kernel(const __grid_constant__ ConvArgs a, const __grid_constant__ ConvProblem p) {
   using P = Piece<kType>;
   using Element = std::conditional_t<kType == DType::kF32, float, uint16_t>;
-  const Row& row = a.rows[blockIdx.x];
+  const Row row = a.rows[blockIdx.x];
   const int channel = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * P::kLanes;
   if (row.read_slot < 0 || channel >= p.n_channels) return;
   const int64_t start = row.start, stop = start + row.n_tokens;
@@ -74,9 +74,10 @@ __global__ void __launch_bounds__(kThreads)
   const auto fed = [&](int64_t t) {
     return *reinterpret_cast<const uint4*>(in + (row.token + t - start) * a.in.token_stride);
   };
-  const auto ring_row = [&](int64_t t) {
-    return reinterpret_cast<uint4*>(ring + t % p.ring_rows * a.ring.row_stride);
+  const auto ring_row = [&](int r) {
+    return reinterpret_cast<uint4*>(ring + r * a.ring.row_stride);
   };
+  const int start_row = static_cast<int>(start % p.ring_rows);
 
   float tap[kWidth][P::kLanes], bias[P::kLanes];
 #pragma unroll
@@ -98,7 +99,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i + 1 < kWidth; ++i) {
       const int64_t t = first - kWidth + 1 + i;
-      x[i] = t >= start ? fed(t) : t >= 0 ? *ring_row(t) : make_uint4(0, 0, 0, 0);
+      if (t >= start) {
+        x[i] = fed(t);
+      } else if (t >= 0) {
+        const int r = start_row + static_cast<int>(t - start);
+        x[i] = *ring_row(r < 0 ? r + p.ring_rows : r);
+      } else {
+        x[i] = make_uint4(0, 0, 0, 0);
+      }
     }
     const int64_t last = min(first + kTurn, stop);
     for (int64_t t = first; t < last; t += kTogether) {
@@ -129,7 +137,12 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if (blockIdx.z != 0) return;
-  for (int64_t t = max(start, stop - p.ring_rows); t < stop; ++t) *ring_row(t) = fed(t);
+  const int64_t kept = max(start, stop - p.ring_rows);
+  int r = static_cast<int>((start_row + (kept - start)) % p.ring_rows);
+  for (int64_t t = kept; t < stop; ++t) {
+    *ring_row(r) = fed(t);
+    r = r + 1 == p.ring_rows ? 0 : r + 1;
+  }
 }
 
 using Kernel = void (*)(ConvArgs, ConvProblem);
