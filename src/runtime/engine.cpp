@@ -76,9 +76,21 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& c
   if (options_.draft_model != nullptr) {
     draft_runner_ = std::make_shared<Runner>(options_.draft_model, context, budget_.draft);
   }
+  int64_t planned = 0;
+  for (const auto& [purpose, bytes] : budget_.report.purposes) planned += bytes;
+  REPLAYSSM_CHECK(held_bytes() <= planned, "holds ", held_bytes(), " bytes, planned ", planned);
   open_tier();
   publish_stats();
   thread_ = std::thread([this] { loop(); });
+}
+
+int64_t EngineImpl::held_bytes() const {
+  int64_t bytes = model_->memory().weights + executor_.bytes() + draw_.bytes();
+  if (draft_runner_ != nullptr) {
+    bytes += options_.draft_model->memory().weights + draft_runner_->state_bytes() +
+             draft_runner_->scratch_bytes();
+  }
+  return bytes;
 }
 
 EngineImpl::~EngineImpl() {
@@ -147,9 +159,10 @@ std::optional<Refusal> EngineImpl::submit(GenerationRequest request,
   const double now = trace_.now();
   const std::lock_guard lock(mutex_);
   if (draining_) return Refusal{Refusal::Kind::kDraining, "", "the engine takes no more requests"};
-  if (n_waiting_ >= std::max(1, options_.max_queued)) {
+  const int64_t most = int64_t{budget_.max_sequences} + options_.max_queued;
+  if (n_live_ >= most) {
     return Refusal{Refusal::Kind::kBusy, "",
-                   concat(n_waiting_, " requests wait already; at most ", options_.max_queued)};
+                   concat(n_live_, " requests run or wait already; at most ", most)};
   }
   ++n_waiting_;
   ++n_live_;

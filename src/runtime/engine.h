@@ -124,7 +124,7 @@ struct EngineOptions {
   int64_t memory_bytes = 0;         // all of it; 0: 80 % of what the machine has free
   int64_t max_positions = 4096;     // of one sequence
   int32_t max_sequences = 32;       // that run at once
-  int32_t max_queued = 256;         // beyond it: kBusy
+  int32_t max_queued = 256;         // beside them; beyond: kBusy
   int64_t chunk_tokens = 256;       // of prefill in one pass
   int64_t snapshot_interval = 256;  // I: further cut points, rounded down to the grid; 0: none
   bool prefix_cache = true;

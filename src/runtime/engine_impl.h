@@ -80,6 +80,7 @@ class EngineImpl final : public Engine {
   void post(std::function<void()> command);
   std::string call(const std::function<std::string()>& command);
   void loop();
+  int64_t held_bytes() const;
 
   // ---- engine_step.cpp: the engine's thread
   void step();

@@ -49,8 +49,9 @@ Executor::Executor(const Model& model, const ops::Context& context, const PoolSi
   logit_tokens_.reserve(static_cast<size_t>(limits.max_logits));
 }
 
-int64_t Executor::scratch_bytes() const {
-  return forward_.bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
+int64_t Executor::bytes() const {
+  return pool_.bytes() + static_cast<int64_t>(conv_.bytes()) + forward_.bytes() +
+         static_cast<int64_t>(logits_.size() * sizeof(float));
 }
 
 // Raw inputs of positions [position - w + 1, position), those below 0 left out.

@@ -47,7 +47,8 @@ class Executor {
 
   const StateTraffic& traffic() const { return traffic_; }
   int64_t n_saturated() const { return forward_.n_saturated(); }
-  int64_t scratch_bytes() const;
+  // All that it holds.
+  int64_t bytes() const;
 
  private:
   void copy_conv(int32_t ring_slot, int32_t slot, int64_t position, bool save);
