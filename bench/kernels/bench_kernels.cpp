@@ -53,8 +53,8 @@ void print(const Cell& cell, const nlohmann::json& result) {
 bool run_shard(Shard& shard, const std::vector<Cell>& cells, const nlohmann::json& run,
                const std::function<bool()>& out_of_time, Arena& arena, Counts& counts) {
   for (const Cell& cell : cells) {
-    if (shard.has(cell)) {
-      ++counts.kept;
+    if (shard.has(cell)) {  // a failed one is not tried again before the sources change
+      ++(shard.failed(cell) ? counts.failed : counts.kept);
       continue;
     }
     if (out_of_time()) {

@@ -25,6 +25,9 @@ class Shard {
         DType dtype, int interval);
 
   bool has(const Cell& cell) const { return cells_.contains(cell.name()); }
+  bool failed(const Cell& cell) const {
+    return has(cell) && cells_.at(cell.name()).contains("failed");
+  }
   // Adds a cell ({"us": ...} or {"skipped": reason} or {"failed": error}) and writes the file.
   void add(const Cell& cell, const nlohmann::json& result, const nlohmann::json& run);
 

@@ -40,6 +40,7 @@ TEST_F(Shards, MeasuredCellsAreThereInTheNextRunAndKeepTheirOwn) {
   Shard again = open("abc");
   EXPECT_TRUE(again.has(first_));
   EXPECT_FALSE(again.has(second_));
+  EXPECT_FALSE(again.failed(first_));
   nlohmann::json other = run_;
   other["card"] = "another";
   again.add(second_, {{"skipped", "no kernel"}}, other);
@@ -50,6 +51,11 @@ TEST_F(Shards, MeasuredCellsAreThereInTheNextRunAndKeepTheirOwn) {
     const bool is_first = cell["name"] == first_.name();
     EXPECT_EQ(file["runs"][cell["run"].get<size_t>()]["card"], is_first ? "a card" : "another");
   }
+}
+
+TEST_F(Shards, AFailureIsRemembered) {
+  open("abc").add(first_, {{"failed", "an illegal memory access"}}, run_);
+  EXPECT_TRUE(open("abc").failed(first_));
 }
 
 TEST_F(Shards, CellsOfOtherSourcesAreDropped) {
