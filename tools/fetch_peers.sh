@@ -51,6 +51,11 @@ if [ ! -e .peers/versions ]; then
     'flashinfer/data/csrc/selective_state_update*' 'flashinfer/data/csrc/*.h' \
     'flashinfer/data/csrc/flashinfer_mamba_binding.cu' 'flashinfer/data/include/*' \
     'flashinfer/data/cutlass/include/*' -d "$source"
+  # Only what peers.py calls is compiled: no packed windows, and a head's rows split in two, as
+  # FlashInfer itself does, for fp32 states alone.
+  sed -i -e 's/<D_SPLIT, true>/<D_SPLIT, false>/' \
+    -e 's/operator()<2>()/operator()<sizeof(state_t) == 4 ? 2 : 1>()/' \
+    "$source/flashinfer/data/include/flashinfer/mamba/launch_checkpointing_ssu.cuh"
   unzip -qo "$wheels"/apache_tvm_ffi-*.whl 'tvm_ffi/*' -d .peers/site
   unzip -qo "$wheels"/fla_core-*.whl 'fla/*' -d .peers/site
   rm -rf "$wheels"
