@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "runtime/choice.h"
 #include "runtime/executor.h"
+#include "runtime/model_drafts.h"
 
 namespace replayssm {
 namespace {
@@ -95,15 +96,13 @@ class Fitter {
   int64_t draw_bytes() const { return model_.spec().vocab * 17; }
   // A slot for hashes of states.
   int32_t spare_slots() const { return options_.test_hooks ? 1 : 0; }
-  RunnerLimits draft_limits(int32_t sequences) const {
-    return {sequences, options_.max_positions, kDraftPrefillChunk, 1};
-  }
   int64_t draft_state(int32_t sequences) const {
     const ModelMemory m = draft_->memory();
-    const ForwardLimits limits{kDraftPrefillChunk, sequences, 1};
+    const RunnerLimits r = ModelDrafts::limits(sequences, options_.max_positions);
+    const ForwardLimits limits{r.max_tokens, r.max_sequences, r.max_logits};
     return sequences * (m.checkpoint_slot + m.ring_slot + m.conv_slot +
-                        pages_for(options_.max_positions) * m.kv_page + 12 * draft_->spec().vocab) +
-           scratch_bytes(*draft_, context_, limits);
+                        pages_for(options_.max_positions) * m.kv_page) +
+           12 * draft_->spec().vocab + scratch_bytes(*draft_, context_, limits);
   }
   int64_t least_pages() const { return pages_for(options_.max_positions); }
   bool fits(int32_t sequences) const {
@@ -126,7 +125,6 @@ class Fitter {
     BudgetPlan out;
     out.max_sequences = sequences;
     out.forward = forward_limits(model_, options_, sequences);
-    out.draft = draft_limits(sequences);
     int64_t rest = budget_ - fixed(sequences) - least_pages() * unit_.page;
     // Chosen by itself, the budget is what every sequence needs at its longest, and as much again
     // for the cache.

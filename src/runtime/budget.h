@@ -2,7 +2,6 @@
 #pragma once
 
 #include "runtime/engine.h"
-#include "runtime/runner.h"
 
 namespace replayssm {
 
@@ -10,7 +9,6 @@ struct BudgetPlan {
   int32_t max_sequences = 0;  // at once: the options', or as many as fit
   PoolSizes pools;            // the rest goes to snapshots and pages
   ForwardLimits forward;
-  RunnerLimits draft;  // of the draft model's runner
   MemoryReport report;
 };
 

@@ -37,12 +37,5 @@ std::unique_ptr<Drafter> make_script_drafter(std::vector<std::vector<int32_t>> s
 std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<const Model> model,
                                             const ops::Context& context, int64_t max_positions,
                                             const ops::SamplerParams& sampling);
-// The same on a runner that serves other drafters too; it takes one of its sequences. At most one
-// logit row a pass is asked for.
-std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<Runner> runner,
-                                            const ops::Context& context,
-                                            const ops::SamplerParams& sampling);
-// Longest pass of a model drafter.
-inline constexpr int64_t kDraftPrefillChunk = 256;
 
 }  // namespace replayssm

@@ -74,7 +74,8 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& c
       scheduler_(scheduler_options(*model_, options, budget_)),
       draw_(context, model_->spec().vocab) {
   if (options_.draft_model != nullptr) {
-    draft_runner_ = std::make_shared<Runner>(options_.draft_model, context, budget_.draft);
+    draft_model_.emplace(options_.draft_model, context, budget_.max_sequences,
+                         options_.max_positions);
   }
   int64_t planned = 0;
   for (const auto& [purpose, bytes] : budget_.report.purposes) planned += bytes;
@@ -86,10 +87,7 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& c
 
 int64_t EngineImpl::held_bytes() const {
   int64_t bytes = model_->memory().weights + executor_.bytes() + draw_.bytes();
-  if (draft_runner_ != nullptr) {
-    bytes += options_.draft_model->memory().weights + draft_runner_->state_bytes() +
-             draft_runner_->scratch_bytes();
-  }
+  if (draft_model_) bytes += draft_model_->bytes();
   return bytes;
 }
 

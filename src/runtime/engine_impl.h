@@ -14,6 +14,7 @@
 #include "runtime/disk_tier.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
+#include "runtime/model_drafts.h"
 #include "runtime/scheduler.h"
 #include "runtime/trace.h"
 
@@ -27,7 +28,8 @@ std::optional<Refusal> check_request(const GenerationRequest& request, const Mod
 struct LiveRequest {
   struct Part {
     Choice choice;
-    std::unique_ptr<Drafter> drafter;
+    std::unique_ptr<Drafter> drafter;               // of its own
+    std::unique_ptr<ModelDrafts::Text> draft_text;  // of the draft model, which all share
     std::optional<FinishReason> ended;
     explicit Part(const GenerationRequest& request, int32_t index) : choice(request, index) {}
   };
@@ -85,13 +87,13 @@ class EngineImpl final : public Engine {
   // ---- engine_step.cpp: the engine's thread
   void step();
   void act(std::span<const Action> actions);
-  void propose(StepPlan& plan);
+  void propose(const StepPlan& plan);
   RowResult take_row(const StepRow& row, std::span<const int32_t> fed, const float* logits);
   void take_prompt_logprobs(LiveRequest& live, const StepRow& row, const float* logits);
   RowResult::Choice take_choice(LiveRequest& live, const StepRow& row, int32_t choice,
                                 std::span<const int32_t> fed, const float* logits,
                                 RowResult& result);
-  std::unique_ptr<Drafter> make_drafter(const LiveRequest& live, int32_t choice);
+  bool drafts_by_model(const GenerationRequest& request) const;
   void drop_waiting_drafters();
   void trace_step(const StepPlan& plan, double start, double drafted, double passed);
   void note_admissions();
@@ -120,7 +122,7 @@ class EngineImpl final : public Engine {
   Scheduler scheduler_;
   DrawMemory draw_;
   std::optional<DiskTier> tier_;
-  std::shared_ptr<Runner> draft_runner_;
+  std::optional<ModelDrafts> draft_model_;
 
   // Of the engine's thread alone.
   std::map<RequestId, LiveRequest> live_;

@@ -31,43 +31,59 @@ void EngineImpl::act(std::span<const Action> actions) {
   }
 }
 
-std::unique_ptr<Drafter> EngineImpl::make_drafter(const LiveRequest& live, int32_t choice) {
-  const GenerationRequest& r = live.request;
-  if (!r.scripted_drafts.empty()) return make_script_drafter(r.scripted_drafts);
+bool EngineImpl::drafts_by_model(const GenerationRequest& r) const {
   const DraftMode mode = r.draft == DraftMode::kDefault ? options_.draft : r.draft;
-  if (mode == DraftMode::kNgram) return make_ngram_drafter();
-  return make_model_drafter(draft_runner_, draw_.context,
-                            live.parts[static_cast<size_t>(choice)].choice.sampling());
+  return r.scripted_drafts.empty() && mode == DraftMode::kModel;
 }
 
-// A preempted text's draft state goes with its memory; what a script has still to say does not.
+// A preempted text's draft state goes with its memory.
 void EngineImpl::drop_waiting_drafters() {
   if (scheduler_.n_preemptions() == scheduled_preemptions_) return;
   scheduled_preemptions_ = scheduler_.n_preemptions();
   for (const auto& [key, s] : scheduler_.sequences()) {
     if (s.stage != Sequence::Stage::kWaiting) continue;
-    LiveRequest& live = live_.at(key.request);
-    if (!live.request.scripted_drafts.empty()) continue;
-    live.parts[static_cast<size_t>(key.choice)].drafter.reset();
+    live_.at(key.request).parts[static_cast<size_t>(key.choice)].draft_text.reset();
   }
 }
 
 // The ids of each row's window: known tokens, and drafts where the plan leaves room for them.
-void EngineImpl::propose(StepPlan& plan) {
+void EngineImpl::propose(const StepPlan& plan) {
   fed_.resize(plan.rows.size());
+  std::vector<ModelDrafts::Job> jobs;
+  const auto part_of = [this](const StepRow& row) -> LiveRequest::Part& {
+    return live_.at(row.key.request).parts[static_cast<size_t>(row.key.choice)];
+  };
+  const auto take = [&](size_t i, const std::vector<int32_t>& proposed) {
+    const auto drafts = part_of(plan.rows[i]).choice.possible(proposed);
+    fed_[i].insert(fed_[i].end(), drafts.begin(), drafts.end());
+    live_.at(plan.rows[i].key.request).usage.drafted += std::ssize(drafts);
+  };
+  std::vector<size_t> job_rows;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const StepRow& row = plan.rows[i];
     const auto& tokens = scheduler_.find(row.key)->spec.tokens;
     const auto first = tokens.begin() + row.row.start;
     fed_[i].assign(first, first + row.row.n_tokens);
     if (row.max_drafts == 0) continue;
-    LiveRequest& live = live_.at(row.key.request);
-    LiveRequest::Part& part = live.parts[static_cast<size_t>(row.key.choice)];
-    if (part.drafter == nullptr) part.drafter = make_drafter(live, row.key.choice);
-    const auto drafts = part.choice.possible(part.drafter->propose(tokens, row.max_drafts));
-    fed_[i].insert(fed_[i].end(), drafts.begin(), drafts.end());
-    live.usage.drafted += std::ssize(drafts);
+    LiveRequest::Part& part = part_of(row);
+    const GenerationRequest& request = live_.at(row.key.request).request;
+    if (drafts_by_model(request)) {
+      if (part.draft_text == nullptr) {
+        part.draft_text = std::make_unique<ModelDrafts::Text>(*draft_model_);
+      }
+      jobs.push_back({part.draft_text.get(), tokens, row.max_drafts, part.choice.sampling()});
+      job_rows.push_back(i);
+      continue;
+    }
+    if (part.drafter == nullptr) {
+      part.drafter = request.scripted_drafts.empty() ? make_ngram_drafter()
+                                                     : make_script_drafter(request.scripted_drafts);
+    }
+    take(i, part.drafter->propose(tokens, row.max_drafts));
   }
+  if (jobs.empty()) return;
+  draft_model_->propose(jobs);
+  for (size_t j = 0; j < jobs.size(); ++j) take(job_rows[j], ModelDrafts::drafts(*jobs[j].text));
 }
 
 void EngineImpl::note_admissions() {
@@ -102,6 +118,7 @@ void EngineImpl::end_choice(LiveRequest& live, int32_t choice, FinishReason reas
   LiveRequest::Part& part = live.parts[static_cast<size_t>(choice)];
   part.ended = reason;
   part.drafter.reset();
+  part.draft_text.reset();
 }
 
 // Draws what the window decides for one choice: the token after it, and while drafts stand, those

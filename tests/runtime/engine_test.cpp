@@ -1,6 +1,8 @@
 // Requests together, warm or cold, are each what they are alone.
 #include "engine.h"
 
+#include <nlohmann/json.hpp>
+
 namespace replayssm {
 namespace {
 
@@ -67,6 +69,30 @@ TEST_P(EngineTest, DifferentRequestsAtOnceAreEachAsAlone) {
     EXPECT_EQ(sent[i].client->ids(), alone(*b, requests[i])) << i;
     EXPECT_EQ(sent[i].client->answer().reason, FinishReason::kLength);
   }
+}
+
+// Chrome's format: complete events with times, the steps' and the requests'.
+TEST_P(EngineTest, WritesATrace) {
+  const TempFolder folder;
+  EngineOptions options = small_options();
+  options.trace_file = folder.file("trace.json");
+  auto b = bench(options);
+  GenerationRequest request = request_of(some_ids(70, 1), 5);
+  request.name = "a \"name\"";
+  b->ask(request);
+  b.reset();
+  const auto trace = nlohmann::json::parse(read_text(options.trace_file));
+  int64_t steps = 0, requests = 0;
+  for (const auto& event : trace) {
+    EXPECT_EQ(event.at("ph"), "X");
+    EXPECT_GE(event.at("dur").get<double>(), 0);
+    steps += event.at("name") == "step" ? 1 : 0;
+    if (event.at("name") != request.name) continue;
+    ++requests;
+    EXPECT_EQ(event.at("args").at("new"), 5);
+  }
+  EXPECT_GE(steps, 5);
+  EXPECT_EQ(requests, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtime, EngineTest,
