@@ -82,7 +82,9 @@ void EngineImpl::propose(const StepPlan& plan) {
     take(i, part.drafter->propose(tokens, row.max_drafts));
   }
   if (jobs.empty()) return;
-  draft_model_->propose(jobs);
+  // A long prompt is read over several steps, beside what the others' texts have gained.
+  const int64_t gained = std::ssize(jobs) * model_->options().max_window;
+  draft_model_->propose(jobs, gained + ModelDrafts::kPrefillChunk);
   for (size_t j = 0; j < jobs.size(); ++j) take(job_rows[j], ModelDrafts::drafts(*jobs[j].text));
 }
 
@@ -101,10 +103,11 @@ void EngineImpl::note_admissions() {
 }
 
 void EngineImpl::take_prompt_logprobs(LiveRequest& live, const StepRow& row, const float* logits) {
+  // A preempted prompt comes by again.
+  if (live.prompt_done) return;
   const int64_t vocab = model_->spec().vocab;
   for (int64_t i = 0; i < row.row.n_tokens; ++i, logits += vocab) {
     const int64_t position = row.row.start + i + 1;
-    // A preempted prompt comes by again.
     if (position >= live.prompt_length() || position != std::ssize(live.prompt_logprobs) + 1) {
       continue;
     }

@@ -34,11 +34,12 @@ bool ModelDrafts::draw(const Job& job, const float* logits) {
 }
 
 // Feeds what the model has not seen; all of it stands. The last token gives the first draft.
-void ModelDrafts::catch_up(std::span<Job> jobs) {
-  for (;;) {
+void ModelDrafts::catch_up(std::span<Job> jobs, int64_t most) {
+  while (most > 0) {
     windows_.clear();
     fed_.clear();
-    int64_t room = kPrefillChunk;
+    int64_t room = std::min(most, kPrefillChunk);
+    most -= room;
     for (Job& job : jobs) {
       const int64_t at = n(job), left = std::ssize(job.tokens) - at;
       const int64_t count = std::min(left, room);
@@ -62,7 +63,7 @@ void ModelDrafts::catch_up(std::span<Job> jobs) {
   }
 }
 
-void ModelDrafts::propose(std::span<Job> jobs) {
+void ModelDrafts::propose(std::span<Job> jobs, int64_t most_unseen) {
   const int32_t max_window = runner_.model().options().max_window;
   for (Job& job : jobs) {
     keep_pending(job);
@@ -70,13 +71,13 @@ void ModelDrafts::propose(std::span<Job> jobs) {
     const int64_t room = runner_.limits().max_positions - std::ssize(job.tokens);
     job.k = static_cast<int32_t>(std::min<int64_t>({job.k, max_window, room}));
   }
-  catch_up(jobs);
+  catch_up(jobs, most_unseen);
   for (;;) {
     windows_.clear();
     fed_.clear();
     for (Job& job : jobs) {
       const auto& drafts = job.text->drafts_;
-      if (std::ssize(drafts) >= job.k) continue;
+      if (drafts.empty() || std::ssize(drafts) >= job.k) continue;
       Window window;
       window.sequence = job.text->sequence_.id();
       window.tokens = {&drafts.back(), 1};
@@ -106,7 +107,7 @@ class ModelDrafter final : public Drafter {
   int64_t bytes() const override { return drafts_.bytes(); }
   std::vector<int32_t> propose(std::span<const int32_t> tokens, int32_t k) override {
     ModelDrafts::Job job{&text_, tokens, k, sampling_};
-    drafts_.propose({&job, 1});
+    drafts_.propose({&job, 1}, std::ssize(tokens));
     return ModelDrafts::drafts(text_);
   }
 

@@ -15,7 +15,7 @@ namespace replayssm {
 
 class ModelDrafts {
  public:
-  // Longest pass over texts that the model has not seen yet.
+  // Longest pass over tokens that the model has not seen.
   static constexpr int64_t kPrefillChunk = 256;
   static RunnerLimits limits(int32_t max_texts, int64_t max_positions) {
     return {max_texts, max_positions, std::max<int64_t>(kPrefillChunk, max_texts), max_texts};
@@ -44,8 +44,10 @@ class ModelDrafts {
     int32_t k = 0;
     ops::SamplerParams sampling;
   };
-  // Up to k drafts for each job, of different texts. They last until the text's next job.
-  void propose(std::span<Job> jobs);
+  // Up to k drafts for each job, of different texts; they last until the text's next job. Of tokens
+  // that it has not seen the model reads at most `most_unseen`, in the order of the jobs: texts
+  // that it has not read to their ends get no drafts yet.
+  void propose(std::span<Job> jobs, int64_t most_unseen);
   static const std::vector<int32_t>& drafts(const Text& text) { return text.drafts_; }
 
   int64_t bytes() const {
@@ -54,7 +56,7 @@ class ModelDrafts {
 
  private:
   void keep_pending(const Job& job);
-  void catch_up(std::span<Job> jobs);
+  void catch_up(std::span<Job> jobs, int64_t most);
   bool draw(const Job& job, const float* logits);
   int64_t n(const Job& job) const { return runner_.n(job.text->sequence_.id()); }
 
