@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles FlashInfer's kernels of .peers/ (tools/fetch_peers.sh) for an H200, those that are not there
-# yet, several at a time: about three minutes of one core each, 29 in all. Needs nvcc. `headline`: only
-# the 13 that peers.py --headline times.
+# Compiles FlashInfer's kernels of .peers/ (tools/fetch_peers.sh) for an H200, those that are not
+# there yet, several at a time: minutes of one core each, 29 in all. Needs nvcc. `headline`: only the
+# 13 that peers.py --headline times.
 #   JOBS  how many at a time (all cores)
 set -euo pipefail
 cd "$(dirname "$0")/.."

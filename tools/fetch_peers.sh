@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Brings the peers that bench/kernels/peers.py times into .peers/, which git ignores: Triton kernels
-# of vLLM and ReplaySSM (Apache-2.0) out of ReplaySSM's fork of vLLM, flash-linear-attention (MIT), and
-# the sources of FlashInfer's Mamba-2 kernels (Apache-2.0), which tools/build_peers.sh compiles. Nothing
-# of theirs enters the repository. For a machine without a network carry .peers/carry.tar.xz there;
-# tools/gpu_bench.sh unpacks it. Needs git, pip, unzip and xz.
+# of vLLM and ReplaySSM (Apache-2.0) out of ReplaySSM's fork of vLLM, flash-linear-attention (MIT),
+# and the sources of FlashInfer's Mamba-2 kernels (Apache-2.0), which tools/build_peers.sh compiles.
+# Nothing of theirs enters the repository. For a machine without a network carry
+# .peers/carry.tar.xz there; tools/gpu_bench.sh unpacks it. Needs git, pip, unzip and xz.
 #   PEERS_GIT     where ReplaySSM is cloned from: an address or a folder
 #   PEERS_PYTHON  the Python of the machine that runs peers.py, as 3.12 (default: this one's)
 set -euo pipefail

@@ -10,7 +10,8 @@ CPP = (".h", ".cpp", ".cu", ".cuh")
 # What is hashed: folders, and the suffixes of their files.
 KINDS = {
     "kernels": (("src/replay/cuda", "bench/kernels"), CPP),
-    "tests": (("src/replay/cuda", "src/replay/capi", "tests/capi", "tests/cuda", "tests/replay"), CPP),
+    "tests": (("src/replay/cuda", "src/replay/capi", "tests/capi", "tests/cuda", "tests/replay"),
+              CPP),
     "peers": (("bench/kernels",), (".py",)),
 }
 

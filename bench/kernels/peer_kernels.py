@@ -358,7 +358,8 @@ def gdn_replay_triton(shape, window, dtype, batch):
     modules = vllm_modules()
     s = SHAPES[shape]
     if window == 1:
-        run = modules["fla.ops.fused_recurrent_replayssm"].fused_recurrent_gated_delta_rule_replayssm
+        run = modules["fla.ops.fused_recurrent_replayssm"] \
+            .fused_recurrent_gated_delta_rule_replayssm
         cell = Cell(shape, window, dtype, batch)
         cell.make_cursors(INTERVAL - 2, 0, by_slot=False)
         caches, mixed = gdn_caches(cell, INTERVAL), cell.mixed_qkv()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Times the peers' kernels as bench_kernels times ours: CUDA graphs over pools several times the L2,
-flush phases staggered, mean over whole flush cycles, median of nine replays. Needs torch, triton, an
-H200 and .peers/ (tools/fetch_peers.sh). Writes h200_peers.json; cells that stand there already,
-measured with these sources, are not measured again."""
+"""Times the peers' kernels as bench_kernels times ours: CUDA graphs over pools several times the
+L2, flush phases staggered, mean over whole flush cycles, median of nine replays. Needs torch,
+triton, an H200 and .peers/ (tools/fetch_peers.sh). Writes h200_peers.json; cells that stand there
+already, measured with these sources, are not measured again."""
 import argparse
 import datetime
 import json
