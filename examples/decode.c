@@ -121,6 +121,7 @@ static int decode(const rssm_plan* plan, const struct inputs* in, int window, ui
   args.n_slots = 1;
   args.n_ring_slots = 1;
   args.n_tokens = window;
+  args.hints = window == 1 ? RSSM_HINT_SINGLE : 0;
   args.rows = rows = allocate(sizeof(row));
   args.query.data = allocate(kWindow * sizeof(in->query[0][0]));
   args.query.token_stride = kKeys;

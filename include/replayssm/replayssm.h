@@ -150,7 +150,7 @@ typedef struct rssm_sequence {
 
 /* One row of a batch: the window [start, start + n_tokens) of one sequence. */
 typedef struct rssm_row {
-  int64_t n;          /* committed tokens, >= 0 */
+  int64_t n;          /* committed tokens, >= 0; CUDA: all positions stay below 2^31 */
   int64_t c;          /* position of the checkpoint in read_slot */
   int64_t start;      /* >= n; rows [n, start) are pending: fed by earlier steps, not committed */
   int32_t n_tokens;   /* start + n_tokens - n <= max_window; a sweep: any number; 0 only folds */
@@ -196,6 +196,12 @@ typedef struct rssm_parallel_for {
 /* ------------------------------------------------------------------------------------------------
  * Step, sweep, fold */
 
+/* What the caller knows of a step's rows; every choice gives the same bits. CUDA alone gains by
+ * them. RSSM_HINT_SINGLE  every window starts at n and has at most one token: a smaller kernel will
+ * do RSSM_HINT_EARLY   the kernel before this step in the stream writes no row, checkpoint or ring
+ * row that the step reads: they may be fetched while it still runs */
+enum { RSSM_HINT_SINGLE = 1, RSSM_HINT_EARLY = 2 };
+
 typedef struct rssm_step_args {
   size_t size;
   const rssm_row* rows; /* [n_rows] */
@@ -203,6 +209,7 @@ typedef struct rssm_step_args {
   int32_t n_rows;       /* >= 0; 0 does nothing */
   int32_t n_slots;      /* checkpoint slots of the pool: read_slot and write_slot are below it */
   int32_t n_ring_slots; /* ring slots of the pool */
+  int32_t hints;        /* of a step: some of RSSM_HINT_*, or 0 */
   int64_t n_tokens;     /* tokens of the packed activations; 0: their pointers may be null */
 
   /* Activation dtype. `out` may not overlap the inputs; else nothing here may overlap what is

@@ -224,6 +224,11 @@ TEST(CapiRefusals, StepSweepAndFold) {
     const Fault too_long = {"rows[0].n_tokens", RSSM_OUT_OF_RANGE,
                             [](Call& c) { c.row[0].n_tokens = 4; }};
     expect_refused(p, rssm_step, too_long, as_step);
+    const Fault hint = {"hints", RSSM_OUT_OF_RANGE, [](Call& c) { c.args.hints = 4; }};
+    expect_refused(p, rssm_step, hint, as_step);
+    const Fault not_single = {"RSSM_HINT_SINGLE", RSSM_OUT_OF_RANGE,
+                              [](Call& c) { c.args.hints = RSSM_HINT_SINGLE; }};
+    expect_refused(p, rssm_step, not_single, as_step);
     const Fault pending = {"rows[0].start", RSSM_OUT_OF_RANGE, [](Call& c) { ++c.row[0].start; }};
     expect_refused(p, rssm_sweep, pending, as_sweep);
     const Fault tokens = {"rows[1].n_tokens", RSSM_OUT_OF_RANGE,
@@ -232,6 +237,10 @@ TEST(CapiRefusals, StepSweepAndFold) {
 
     // Unbroken, all three run; a fold asks for no activations, and no rows are no work.
     Call call(p);
+    EXPECT_EQ(rssm_step(call.plan.get(), &call.args, nullptr), RSSM_OK) << rssm_last_error();
+    call.row[0].n_tokens = call.row[1].n_tokens = 1;
+    call.row[0].start = call.row[0].n;
+    call.args.hints = RSSM_HINT_SINGLE | RSSM_HINT_EARLY;
     EXPECT_EQ(rssm_step(call.plan.get(), &call.args, nullptr), RSSM_OK) << rssm_last_error();
     as_sweep(call);
     EXPECT_EQ(rssm_sweep(call.plan.get(), &call.args, nullptr), RSSM_OK) << rssm_last_error();

@@ -28,7 +28,8 @@ class Layer {
   virtual int64_t scale_elements() const = 0;
   virtual size_t workspace_bytes(int n_workers) const = 0;
 
-  virtual rssm_status step(const StepArgs& args, const ParallelFor& parallel,
+  // hints: RSSM_HINT_*, true of the rows.
+  virtual rssm_status step(const StepArgs& args, const ParallelFor& parallel, int32_t hints,
                            void* stream) const = 0;
   virtual rssm_status sweep(const StepArgs& args, const ParallelFor& parallel,
                             void* stream) const = 0;

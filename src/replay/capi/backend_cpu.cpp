@@ -14,7 +14,8 @@ class CpuLayer final : public Layer {
   int64_t scale_elements() const override { return plan_->scale_elements(); }
   size_t workspace_bytes(int n_workers) const override { return plan_->workspace_bytes(n_workers); }
 
-  rssm_status step(const StepArgs& args, const ParallelFor& parallel, void*) const override {
+  rssm_status step(const StepArgs& args, const ParallelFor& parallel, int32_t,
+                   void*) const override {
     plan_->step(args, parallel);
     return RSSM_OK;
   }

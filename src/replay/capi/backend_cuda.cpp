@@ -29,7 +29,7 @@ class CudaLayer final : public Layer {
   int64_t scale_elements() const override { return plan_->scale_elements(); }
   size_t workspace_bytes(int) const override { return 0; }
 
-  rssm_status step(const StepArgs& args, const ParallelFor&, void* stream) const override {
+  rssm_status step(const StepArgs& args, const ParallelFor&, int32_t, void* stream) const override {
     plan_->step(args, static_cast<cudaStream_t>(stream));
     return launched();
   }

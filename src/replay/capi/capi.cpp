@@ -43,7 +43,7 @@ rssm_status run(const rssm_plan* plan, Call call, const rssm_step_args* from, vo
   if (rssm_status s = check(layer, call, from, &args, &parallel); s != RSSM_OK) return s;
   if (args.n_rows == 0) return RSSM_OK;
   if (call == Call::kSweep) return layer.sweep(args, parallel, stream);
-  return layer.step(args, parallel, stream);
+  return layer.step(args, parallel, call == Call::kStep ? from->hints : 0, stream);
 }
 
 rssm_status commit_one(const rssm_plan* plan, const rssm_row* row, bool is_sweep, int64_t advance,

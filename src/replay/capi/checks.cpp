@@ -261,6 +261,9 @@ rssm_status check(const Layer& layer, Call call, const rssm_step_args* from, Ste
 
   checker.range("n_slots", from->n_slots, 1, kMax);
   checker.range("n_ring_slots", from->n_ring_slots, 1, kMax);
+  if (call == Call::kStep) {
+    checker.range("hints", from->hints, 0, RSSM_HINT_SINGLE | RSSM_HINT_EARLY);
+  }
   checker.range("n_tokens", n_tokens, 0, kMaxPosition);
   checker.pointer("rows", from->rows, alignof(Row));
   if (n_tokens > 0) {
@@ -307,6 +310,10 @@ rssm_status check(const Layer& layer, Call call, const rssm_step_args* from, Ste
       const rssm_status s =
           check_row(p, call, i, row[i], n_tokens, from->n_slots, from->n_ring_slots);
       if (s != RSSM_OK) return s;
+      if (call == Call::kStep && (from->hints & RSSM_HINT_SINGLE) != 0 && row[i].read_slot >= 0 &&
+          (row[i].n_tokens > 1 || row[i].start != row[i].n)) {
+        return row_fault(i, "n_tokens", row[i].n_tokens, "breaks RSSM_HINT_SINGLE");
+      }
     }
   }
 
