@@ -184,7 +184,7 @@ class Engine {
   // Test hooks: refused (an error text) unless options.test_hooks. A listener may call preempt: it
   // takes effect at the next step boundary.
   virtual std::string preempt(RequestId id) = 0;
-  // Of a finished request, choice 0's: FNV-1a 64 over the canonical state at the grid point, ring
+  // Of a finished request, choice 0's: XXH3 over the canonical state at the grid point, ring
   // rows to n, conv rows and KV, hex.
   virtual std::string state_hash(RequestId id, std::string* hash) = 0;
 };

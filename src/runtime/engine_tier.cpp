@@ -1,9 +1,8 @@
 // The engine's sessions, and snapshots that go to disk and come back.
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include "core/error.h"
+#include "runtime/checksum.h"
 #include "runtime/engine_impl.h"
 
 namespace replayssm {
@@ -41,17 +40,15 @@ uint64_t EngineImpl::fingerprint() {
                              static_cast<int64_t>(model.ring()),
                              static_cast<int64_t>(model.options().isa),
                              draw_.context.bf16_dot() ? 1 : 0};
-  uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
-  const auto add = [&](const void* data, size_t n_bytes) {
-    hash = XXH3_64bits_withSeed(data, n_bytes, hash);
-  };
-  add(logits, static_cast<size_t>(model.spec().vocab) * sizeof(float));
+  Checksum sum;
+  sum.add(numbers, sizeof numbers);
+  sum.add(logits, static_cast<size_t>(model.spec().vocab) * sizeof(float));
   std::vector<std::byte> state(
       static_cast<size_t>(executor_.snapshot_bytes(std::ssize(row.pages))));
   executor_.read_snapshot(0, row.pages, state);
-  add(state.data(), state.size());
+  sum.add(state.data(), state.size());
   // An embedding row that the text does not hold may differ still.
-  add(model.weights().embedding.data(), model.weights().embedding.bytes());
+  sum.add(model.weights().embedding.data(), model.weights().embedding.bytes());
   if (options_.test_hooks) {
     executor_.act({Action::Kind::kPoisonCheckpoint, 0, -1, 0, {}});
     executor_.act({Action::Kind::kPoisonRing, 0, -1, 0, {}});
@@ -59,7 +56,7 @@ uint64_t EngineImpl::fingerprint() {
       executor_.act({Action::Kind::kPoisonPage, page, -1, 0, {}});
     }
   }
-  return hash;
+  return sum.value();
 }
 
 void EngineImpl::open_tier() {

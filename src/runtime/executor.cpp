@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "runtime/checksum.h"
 
 namespace replayssm {
 namespace {
@@ -13,18 +14,6 @@ int64_t conv_row_bytes(const Model& model, const RecurrentLayer& layer) {
 }
 
 int64_t conv_rows(const RecurrentLayer& layer) { return layer.conv->problem().width - 1; }
-
-class Fnv {
- public:
-  void add(const void* data, int64_t n_bytes) {
-    const auto* bytes = static_cast<const unsigned char*>(data);
-    for (int64_t i = 0; i < n_bytes; ++i) hash_ = (hash_ ^ bytes[i]) * 0x100000001b3u;
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325u;
-};
 
 }  // namespace
 
@@ -180,7 +169,7 @@ void Executor::write_snapshot(int32_t slot, std::span<const int32_t> pages,
 
 uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_t> pages,
                               int32_t spare_slot) {
-  Fnv hash;
+  Checksum sum;
   const Grid grid = model_.grid();
   const int64_t at = grid.checkpoint_of(state.n);
   int32_t slot = state.checkpoint_slot;
@@ -192,9 +181,10 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
   }
   const auto add_row = [&](const Buffer& buffer, int32_t slots, int64_t rows, int64_t t) {
     const int64_t row = static_cast<int64_t>(buffer.bytes()) / slots / rows;
-    hash.add(buffer.as<std::byte>() + (state.ring_slot * rows + t % rows) * row, row);
+    sum.add(buffer.as<std::byte>() + (state.ring_slot * rows + t % rows) * row,
+            static_cast<size_t>(row));
   };
-  hash.add(&state.n, sizeof state.n);
+  sum.add(&state.n, sizeof state.n);
   for (size_t i = 0; i < model_.recurrent().size(); ++i) {
     const RecurrentLayer& layer = model_.recurrent()[i];
     const RecurrentPool& pool = pool_.recurrent(i);
@@ -207,7 +197,7 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
       layer.plan->export_checkpoint(pool.checkpoint.as<std::byte>() + slot * each,
                                     pool.scale.as<float>() + slot * layer.scale_elements,
                                     canonical.data());
-      hash.add(canonical.data(), static_cast<int64_t>(canonical.size() * sizeof(float)));
+      sum.add(canonical.data(), canonical.size() * sizeof(float));
     }
     const int32_t rings = pool_.sizes().ring_slots;
     for (int64_t t = at; t < state.n; ++t) {
@@ -225,12 +215,12 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
     for (int64_t t = 0; t < state.n; ++t) {
       for (int32_t head = 0; head < shape.n_kv_heads; ++head) {
         ops::kv_read(shape, pool_.kv(i), pages.data(), t, head, k.data(), v.data());
-        hash.add(k.data(), std::ssize(k) * int64_t{sizeof(float)});
-        hash.add(v.data(), std::ssize(v) * int64_t{sizeof(float)});
+        sum.add(k.data(), k.size() * sizeof(float));
+        sum.add(v.data(), v.size() * sizeof(float));
       }
     }
   }
-  return hash.value();
+  return sum.value();
 }
 
 }  // namespace replayssm

@@ -39,7 +39,7 @@ class Executor {
   void write_snapshot(int32_t slot, std::span<const int32_t> pages,
                       std::span<const std::byte> bytes);
 
-  // FNV-1a 64 over what a text's state is: the checkpoint at g(n), ring rows [g(n), n), conv rows
+  // XXH3 over what a text's state is: the checkpoint at g(n), ring rows [g(n), n), conv rows
   // [n - w + 1, n), and k and v of [0, n). A checkpoint that lags is folded to `spare_slot`; the
   // text stays as it is.
   uint64_t state_hash(const SequenceState& state, std::span<const int32_t> pages,

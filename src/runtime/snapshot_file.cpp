@@ -1,7 +1,6 @@
 #include "runtime/snapshot_file.h"
 
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +9,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "runtime/checksum.h"
 
 namespace replayssm {
 namespace {
@@ -32,24 +32,6 @@ struct Close {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 using File = std::unique_ptr<std::FILE, Close>;
-
-struct FreeHash {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
-// The checksum of what is written or read so far.
-class Sum {
- public:
-  Sum() : state_(XXH3_createState()) {
-    if (state_ == nullptr) fail("out of memory");
-    XXH3_64bits_reset(state_.get());
-  }
-  void add(const void* data, size_t n_bytes) { XXH3_64bits_update(state_.get(), data, n_bytes); }
-  uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
-
- private:
-  std::unique_ptr<XXH3_state_t, FreeHash> state_;
-};
 
 }  // namespace
 
@@ -76,7 +58,7 @@ void write_snapshot_file(const std::string& path, const SnapshotFormat& format,
   const std::string beside = concat(path, ".", getpid(), ".tmp");
   File out(std::fopen(beside.c_str(), "wb"));
   if (out == nullptr) fail("cannot write ", beside, ": ", std::strerror(errno));
-  Sum sum;
+  Checksum sum;
   bool good = true;
   const auto put = [&](const void* data, size_t n_bytes) {
     sum.add(data, n_bytes);
@@ -101,7 +83,7 @@ SnapshotFile read_snapshot_file(const std::string& path, const SnapshotFormat& f
   const auto size = std::filesystem::file_size(path, error);
   File in(error ? nullptr : std::fopen(path.c_str(), "rb"));
   if (in == nullptr) fail(path, ": cannot be read");
-  Sum sum;
+  Checksum sum;
   const auto get = [&](void* data, size_t n_bytes) {
     if (std::fread(data, 1, n_bytes, in.get()) != n_bytes) fail(path, ": is cut short");
     sum.add(data, n_bytes);
