@@ -1,0 +1,215 @@
+// replayssm serve: an OpenAI-compatible server over one model.
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <mutex>
+
+#include "cli/common.h"
+#include "core/text_file.h"
+#include "runtime/engine.h"
+#include "server/app.h"
+#include "server/chat/chat_template.h"
+#include "server/http/listener.h"
+
+namespace replayssm::cli {
+namespace {
+
+constexpr int kMostDrafts = 63;  // and the last token: the largest grid
+constexpr double kMostGigabytes = 1e6;
+constexpr size_t kMostKeyBytes = 4096;
+
+struct ServeFlags {
+  ModelFlags model;
+  server::ListenerOptions listener;
+  int port = 8000;
+  std::string api_key;
+  std::string api_key_file;
+  std::string chat_template;
+  std::string draft = "off";
+  int draft_tokens = 4;
+  bool fixed_drafts = false;
+  double memory_gb = 0;
+  int max_sequences = 32;
+  int max_queued = 256;
+  int64_t max_positions = 0;
+  std::string cache_folder;
+  std::string trace_file;
+  double drain_seconds = 30;
+  bool no_prefix_cache = false;
+  bool test_hooks = false;
+};
+
+void check(bool good, const char* flag, const std::string& range) {
+  if (!good) throw UsageError(concat(flag, ": must be ", range));
+}
+
+void check_flags(const ServeFlags& flags) {
+  check(flags.port >= 0 && flags.port <= 65535, "--port", "0..65535");
+  check(flags.draft_tokens >= 1 && flags.draft_tokens <= kMostDrafts, "--draft-tokens",
+        concat("1..", kMostDrafts));
+  check(!flags.draft.empty(), "--draft", "off, ngram or a model folder");
+  check(flags.memory_gb >= 0 && flags.memory_gb <= kMostGigabytes, "--memory",
+        concat("0..", static_cast<int64_t>(kMostGigabytes)));
+  check(flags.max_sequences >= 1 && flags.max_sequences <= 4096, "--max-sequences", "1..4096");
+  check(flags.max_queued >= 0 && flags.max_queued <= 1 << 20, "--max-queued", "0..1048576");
+  check(flags.drain_seconds >= 0 && flags.drain_seconds <= 86400, "--drain-seconds", "0..86400");
+  check(flags.api_key.empty() || flags.api_key_file.empty(), "--api-key",
+        "given once: itself or by --api-key-file");
+  if (flags.test_hooks && !server::is_loopback(flags.listener.host)) {
+    throw UsageError(
+        concat("--test-hooks: needs a --host of this machine alone, not ", flags.listener.host));
+  }
+}
+
+// The key without the line's end.
+std::string read_api_key(const ServeFlags& flags) {
+  if (flags.api_key_file.empty()) return flags.api_key;
+  std::string key = read_text_file(flags.api_key_file, kMostKeyBytes);
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  if (key.empty()) fail("--api-key-file ", flags.api_key_file, ": holds no key");
+  return key;
+}
+
+EngineOptions engine_options(const ServeFlags& flags, const Model& model,
+                             const ModelOptions& model_options) {
+  EngineOptions options;
+  options.memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
+  const int64_t most = model.spec().max_positions;
+  options.max_positions =
+      flags.max_positions == 0 ? std::min<int64_t>(4096, most) : flags.max_positions;
+  check(options.max_positions >= 2 && options.max_positions <= most, "--max-positions",
+        concat("2..", most));
+  options.max_sequences = flags.max_sequences;
+  options.max_queued = flags.max_queued;
+  options.prefix_cache = !flags.no_prefix_cache;
+  options.draft_tokens = flags.draft_tokens;
+  options.adaptive_drafts = !flags.fixed_drafts;
+  options.cache_folder = flags.cache_folder;
+  options.trace_file = flags.trace_file;
+  options.test_hooks = flags.test_hooks;
+  if (flags.draft == "ngram") {
+    options.draft = DraftMode::kNgram;
+  } else if (flags.draft != "off") {
+    options.draft_model = Model::load(flags.draft, model_options);
+    if (options.draft_model->spec().vocab != model.spec().vocab) {
+      fail("--draft ", flags.draft, ": its vocabulary has ", options.draft_model->spec().vocab,
+           " entries, the model's has ", model.spec().vocab);
+    }
+    options.draft = DraftMode::kModel;
+  }
+  return options;
+}
+
+// Where prompts are worth a snapshot: the ends of messages.
+std::vector<int32_t> message_ends(const server::ServedModel& model) {
+  std::vector<int32_t> ids = model.eos_ids;
+  if (const auto id = model.tokenizer->id_of("<|im_end|>")) ids.push_back(*id);
+  return ids;
+}
+
+void log_line(const std::string& line) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  std::tm parts{};
+  gmtime_r(&now.tv_sec, &parts);
+  char time[32];
+  std::strftime(time, sizeof(time), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::fprintf(stderr, "time=%s.%03ldZ %s\n", time, now.tv_nsec / 1000000, line.c_str());
+}
+
+void print_memory(const MemoryReport& memory) {
+  std::printf("memory   %s in all", format_bytes(static_cast<double>(memory.budget)).c_str());
+  for (const auto& [purpose, bytes] : memory.purposes) {
+    std::printf(", %s %s", purpose.c_str(), format_bytes(static_cast<double>(bytes)).c_str());
+  }
+  std::printf("\n");
+}
+
+void run(const ServeFlags& flags) {
+  check_flags(flags);
+  server::AppOptions app_options;
+  app_options.api_key = read_api_key(flags);
+  app_options.test_hooks = flags.test_hooks;
+  app_options.log = log_line;
+
+  // For sigwait below; all threads inherit the mask.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  const std::string folder = flags.model.folder_or_default();
+  const ModelOptions model_options = flags.model.options(flags.draft_tokens + 1, "--draft-tokens");
+  const auto model = Model::load(folder, model_options);
+  EngineOptions options = engine_options(flags, *model, model_options);
+  server::ServedModel served =
+      server::load_served_model(folder, flags.chat_template, model->spec().vocab,
+                                options.max_positions, model->spec().eos_ids);
+  options.message_end_ids = message_ends(served);
+  const std::string name = served.name;
+
+  ThreadPool pool(flags.model.threads);
+  const ops::Context context(pool);
+  const auto engine = make_engine(model, context, options);
+  server::App app(std::move(served), *engine, app_options);
+  server::ListenerOptions listener_options = flags.listener;
+  listener_options.port = static_cast<uint16_t>(flags.port);
+  server::HttpListener listener(listener_options, [&app](server::HttpRequest request) {
+    return app.handle(std::move(request));
+  });
+  print_memory(engine->memory());
+  const bool v6 = flags.listener.host.find(':') != std::string::npos;
+  std::printf("serving  %s on http://%s%s%s:%d\n", name.c_str(), v6 ? "[" : "",
+              flags.listener.host.c_str(), v6 ? "]" : "", static_cast<int>(listener.port()));
+  std::fflush(stdout);
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process
+  log_line("stopping: the answers under way are finished first");
+  listener.stop_accepting();
+  engine->drain(flags.drain_seconds);
+  listener.wait_idle(5);
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* verb = app.add_subcommand("serve", "an OpenAI-compatible server");
+  flags->model.add_folder(*verb);
+  verb->add_option("--host", flags->listener.host, "address to listen on")->capture_default_str();
+  verb->add_option("--port", flags->port, "0: any free one, which is printed")
+      ->capture_default_str();
+  verb->add_option("--api-key", flags->api_key, "what clients must send as a bearer token");
+  verb->add_option("--api-key-file", flags->api_key_file, "the same from a file");
+  verb->add_option("--chat-template", flags->chat_template,
+                   "a Jinja file in place of the model's own");
+  verb->add_option("--draft", flags->draft, "off, ngram or a model folder")->capture_default_str();
+  verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
+      ->capture_default_str();
+  verb->add_flag("--fixed-drafts", flags->fixed_drafts,
+                 "always as many drafts as that; else as many as pay");
+  verb->add_option("--memory", flags->memory_gb, "GB for all; 0: 80 % of what the machine has free")
+      ->capture_default_str();
+  verb->add_option("--max-sequences", flags->max_sequences, "that run at once")
+      ->capture_default_str();
+  verb->add_option("--max-queued", flags->max_queued, "that wait; beyond it the answer is 429")
+      ->capture_default_str();
+  verb->add_option("--max-positions", flags->max_positions,
+                   "of one sequence; 0: the model's, 4096 at most");
+  verb->add_option("--cache-dir", flags->cache_folder, "folder for snapshots and sessions");
+  verb->add_flag("--no-prefix-cache", flags->no_prefix_cache, "compute every prompt in full");
+  verb->add_option("--trace", flags->trace_file, "Chrome trace of the scheduler and the passes");
+  verb->add_option("--drain-seconds", flags->drain_seconds,
+                   "what answers under way have left after SIGTERM")
+      ->capture_default_str();
+  verb->add_flag("--test-hooks", flags->test_hooks, "the /test routes; on loopback alone");
+  flags->model.add_numerics(*verb);
+  flags->model.add_threads(*verb);
+  verb->callback([flags] { run(*flags); });
+}
+
+}  // namespace replayssm::cli

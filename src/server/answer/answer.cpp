@@ -1,0 +1,196 @@
+#include "server/answer/answer.h"
+
+#include <algorithm>
+
+namespace replayssm::server {
+namespace {
+
+constexpr const char* kStopping = "cancelled: the server is stopping";
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void add(RequestUsage& sum, const RequestUsage& usage) {
+  sum.prompt_tokens += usage.prompt_tokens;
+  sum.cached_tokens += usage.cached_tokens;
+  if (sum.cache_note.empty()) sum.cache_note = usage.cache_note;
+  sum.drafted += usage.drafted;
+  sum.accepted += usage.accepted;
+  sum.preemptions += usage.preemptions;
+  sum.queue_seconds = std::max(sum.queue_seconds, usage.queue_seconds);
+  sum.prefill_seconds += usage.prefill_seconds;
+  sum.decode_seconds += usage.decode_seconds;
+}
+
+}  // namespace
+
+EngineAnswer::EngineAnswer(AnswerHead head, std::vector<Source> sources, Hooks hooks)
+    : head_(std::move(head)),
+      sources_(std::move(sources)),
+      hooks_(std::move(hooks)),
+      finished_(sources_.size()) {
+  record_.id = head_.request_id;
+  record_.answer = head_.id;
+  record_.path = head_.path;
+  record_.stream = head_.stream;
+}
+
+EngineAnswer::~EngineAnswer() { cancel(); }
+
+void EngineAnswer::start(std::function<void()> wake) {
+  for (const Source& source : sources_) source.generation->set_wake(wake);
+}
+
+Answer::Part EngineAnswer::take() {
+  Part part;
+  part.streaming = head_.stream;
+  if (head_.stream && !head_sent_) {
+    part.has_head = true;
+    part.head = response_head();
+    head_sent_ = true;
+  }
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    Generation::Batch batch = sources_[i].generation->take();
+    if (batch.first && record_.first_seconds < 0) {
+      record_.first_seconds = std::chrono::duration<double>(*batch.first - head_.begin).count();
+    }
+    if (!batch.prompt.empty()) on_prompt(i, batch.prompt, &part.body);
+    for (const TextPiece& piece : batch.pieces) {
+      if (!head_.drop_text) on_piece(i, piece, &part.body);
+    }
+    for (const ChoiceEnd& end : batch.ends) {
+      if (!head_.drop_text) record_.new_tokens += end.n_tokens;
+      if (end.reason == FinishReason::kError) {
+        if (error_.empty()) error_ = "the engine failed";
+      } else if (end.reason == FinishReason::kCancelled) {
+        if (error_.empty()) error_ = kStopping;
+      } else {
+        on_end(i, end, &part.body);
+      }
+    }
+    if (batch.finished && !finished_[i]) {
+      finished_[i] = true;
+      ++n_finished_;
+      add(record_.usage, batch.usage);
+      if (!batch.error.empty()) error_ = batch.error;
+    }
+  }
+  if (n_finished_ == sources_.size() && !ended_) finish(part);
+  return part;
+}
+
+void EngineAnswer::finish(Part& part) {
+  part.end = true;
+  int status = 200;
+  if (!head_.stream) {
+    part.has_head = true;
+    if (error_.empty()) {
+      part.head = response_head();
+      part.head.body = dump_json({{"id", head_.id},
+                                  {"object", object(false)},
+                                  {"created", head_.created},
+                                  {"model", head_.model},
+                                  {"choices", choices()},
+                                  {"usage", usage()},
+                                  {"replayssm", report()}});
+    } else {
+      status = error_ == kStopping ? 503 : 500;
+      part.head = ApiError(status, error_).response();
+    }
+  } else if (!error_.empty()) {
+    append_event(&part.body, {{"error", ApiError(500, error_).object()}});
+  } else {
+    if (head_.include_usage) {
+      append_event(&part.body, {{"id", head_.id},
+                                {"object", object(true)},
+                                {"created", head_.created},
+                                {"model", head_.model},
+                                {"choices", Json::array()},
+                                {"usage", usage()},
+                                {"replayssm", report()}});
+    }
+    part.body += "data: [DONE]\n\n";
+  }
+  record(error_, status, false);
+}
+
+void EngineAnswer::cancel() {
+  for (const Source& source : sources_) source.generation->set_wake(nullptr);
+  if (ended_) return;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (!finished_[i]) hooks_.cancel(sources_[i].engine_id);
+  }
+  record("", 499, true);
+}
+
+void EngineAnswer::record(const std::string& error, int status, bool cancelled) {
+  ended_ = true;
+  record_.error = error;
+  record_.status = status;
+  record_.cancelled = cancelled;
+  record_.seconds = seconds_since(head_.begin);
+  hooks_.done(record_);
+}
+
+HttpResponse EngineAnswer::response_head() const {
+  HttpResponse response;
+  if (head_.stream) response.content_type = "text/event-stream";
+  if (!head_.warnings.empty()) {
+    std::string line;
+    for (const auto& warning : head_.warnings) line += (line.empty() ? "" : "; ") + warning;
+    response.headers.emplace_back("x-replayssm-warning", line.substr(0, 2048));
+  }
+  return response;
+}
+
+Json EngineAnswer::usage() const {
+  const RequestUsage& usage = record_.usage;
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", record_.new_tokens},
+          {"total_tokens", usage.prompt_tokens + record_.new_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details",
+           {{"accepted_prediction_tokens", usage.accepted},
+            {"rejected_prediction_tokens", usage.drafted - usage.accepted}}}};
+}
+
+Json EngineAnswer::report() const {
+  const RequestUsage& usage = record_.usage;
+  return {{"cached_tokens", usage.cached_tokens},
+          {"cache_note", usage.cache_note},
+          {"drafted", usage.drafted},
+          {"accepted", usage.accepted},
+          {"preemptions", usage.preemptions},
+          {"queue_seconds", usage.queue_seconds},
+          {"prefill_seconds", usage.prefill_seconds},
+          {"decode_seconds", usage.decode_seconds}};
+}
+
+void EngineAnswer::append_chunk(std::string* out, Json choice) const {
+  Json chunk = {{"id", head_.id},
+                {"object", object(true)},
+                {"created", head_.created},
+                {"model", head_.model},
+                {"choices", Json::array({std::move(choice)})}};
+  if (head_.include_usage) chunk["usage"] = nullptr;
+  append_event(out, chunk);
+}
+
+const char* finish_reason(FinishReason reason) {
+  return reason == FinishReason::kLength ? "length" : "stop";
+}
+
+void append_event(std::string* out, const Json& data) {
+  *out += "data: ";
+  *out += dump_json(data);
+  *out += "\n\n";
+}
+
+int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace replayssm::server

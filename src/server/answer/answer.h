@@ -1,0 +1,105 @@
+// Answers made by the engine: what all of them do, whatever their JSON looks like.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/answer/generation.h"
+#include "server/api_error.h"
+#include "server/http/message.h"
+#include "server/request/fields.h"
+
+namespace replayssm::server {
+
+// What came of a request, for the log and the metrics.
+struct RequestRecord {
+  std::string id;      // x-request-id
+  std::string answer;  // "cmpl-..."
+  std::string path;
+  int status = 200;
+  bool stream = false;
+  bool cancelled = false;  // the client left
+  RequestUsage usage;      // summed over the prompts
+  int64_t new_tokens = 0;
+  double first_seconds = -1;  // to the first text; -1: there was none
+  double seconds = 0;
+  std::string error;
+};
+
+// One prompt of a request and where its text comes from.
+struct Source {
+  std::shared_ptr<Generation> generation;
+  RequestId engine_id = 0;
+};
+
+struct AnswerHead {
+  std::string id;          // "cmpl-..."
+  std::string request_id;  // x-request-id
+  std::string path;
+  std::string model;
+  int64_t created = 0;  // seconds since 1970
+  bool stream = false;
+  bool include_usage = false;
+  bool drop_text = false;  // max_tokens 0: the engine's one token is not shown
+  Warnings warnings;
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+};
+
+class EngineAnswer : public Answer {
+ public:
+  // `cancel` ends a request of the engine; `done` is called once.
+  struct Hooks {
+    std::function<void(RequestId)> cancel;
+    std::function<void(const RequestRecord&)> done;
+  };
+
+  EngineAnswer(AnswerHead head, std::vector<Source> sources, Hooks hooks);
+  ~EngineAnswer() override;
+
+  void start(std::function<void()> wake) override;
+  Part take() override;
+  void cancel() override;
+
+ protected:
+  // In order for each choice. `out` takes the events of a stream; empty appends otherwise.
+  virtual void on_prompt(size_t prompt, const std::vector<TokenLogprob>& logprobs,
+                         std::string* out) = 0;
+  virtual void on_piece(size_t prompt, const TextPiece& piece, std::string* out) = 0;
+  virtual void on_end(size_t prompt, const ChoiceEnd& end, std::string* out) = 0;
+  // The "choices" of the whole answer, and its "object".
+  virtual Json choices() = 0;
+  virtual const char* object(bool chunk) const = 0;
+
+  const AnswerHead& head() const { return head_; }
+  // {"id", "object", "created", "model", "choices": [choice]} as an event.
+  void append_chunk(std::string* out, Json choice) const;
+
+ private:
+  HttpResponse response_head() const;
+  Json usage() const;
+  Json report() const;
+  void finish(Part& part);
+  void record(const std::string& error, int status, bool cancelled);
+
+  const AnswerHead head_;
+  std::vector<Source> sources_;
+  Hooks hooks_;
+  bool head_sent_ = false;
+  bool ended_ = false;
+  size_t n_finished_ = 0;
+  std::vector<bool> finished_;
+  RequestRecord record_;
+  std::string error_;
+};
+
+// "stop", "length", ...: OpenAI's finish_reason.
+const char* finish_reason(FinishReason reason);
+
+// An event of a stream.
+void append_event(std::string* out, const Json& data);
+
+int64_t unix_seconds();
+
+}  // namespace replayssm::server

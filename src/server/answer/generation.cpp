@@ -1,0 +1,153 @@
+#include "server/answer/generation.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace replayssm::server {
+namespace {
+
+constexpr size_t kMostQueuedBytes = size_t{64} << 20;
+
+size_t bytes_of(const TextPiece& piece) {
+  size_t bytes = piece.text.size();
+  for (const auto& token : piece.tokens) {
+    bytes += sizeof(token) + (token.logprob ? token.logprob->top.size() * 16 : 0);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+HiddenTokens::HiddenTokens(const model::Tokenizer& tokenizer,
+                           const std::vector<std::string>& visible)
+    : hidden_(static_cast<size_t>(tokenizer.vocab_size())) {
+  for (const int32_t id : tokenizer.special_ids()) {
+    hidden_[static_cast<size_t>(id)] =
+        std::find(visible.begin(), visible.end(), tokenizer.token_bytes(id)) == visible.end();
+  }
+}
+
+bool HiddenTokens::operator()(int32_t id) const {
+  return id >= 0 && static_cast<size_t>(id) < hidden_.size() && hidden_[static_cast<size_t>(id)];
+}
+
+int64_t count_code_points(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+}
+
+Generation::Generation(std::shared_ptr<const model::Tokenizer> tokenizer,
+                       const GenerationOptions& options)
+    : tokenizer_(std::move(tokenizer)), options_(options) {
+  for (int32_t i = 0; i < options.n; ++i) {
+    choices_.push_back({{}, StopMatcher(options.stops), {}, 0, 0, 0, false, false});
+  }
+}
+
+void Generation::prompt_logprobs(std::vector<TokenLogprob> logprobs) {
+  const std::lock_guard lock(mutex_);
+  batch_.prompt = std::move(logprobs);
+}
+
+size_t Generation::tokens(std::span<const TokenEvent> events) {
+  for (size_t i = 0; i < events.size(); ++i) {
+    const TokenEvent& event = events[i];
+    REPLAYSSM_CHECK(event.choice >= 0 && event.choice < options_.n, event.choice);
+    Choice& choice = choices_[static_cast<size_t>(event.choice)];
+    if (choice.ended) return i;
+    ++choice.n_tokens;
+    choice.from_draft = event.from_draft;
+    if (options_.keep_tokens) {
+      choice.waiting.push_back({event.token, choice.decoded, event.logprob});
+    }
+    std::string text;
+    if (options_.hidden == nullptr || !(*options_.hidden)(event.token)) {
+      text = choice.utf8.push(tokenizer_->token_bytes(event.token));
+    }
+    choice.decoded += count_code_points(text);
+    release(event.choice, choice.stop.push(text), false);
+    if (choice.stop.stopped()) {
+      choice.ended = true;
+      return i;
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  return overflowed_ ? 0 : events.size();
+}
+
+void Generation::choice_finished(int32_t index, FinishReason reason) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.ended = true;
+  if (choice.stop.stopped()) {
+    reason = FinishReason::kStopped;
+  } else {
+    std::string rest = choice.stop.push(choice.utf8.finish());
+    if (choice.stop.stopped()) {
+      reason = FinishReason::kStopped;
+    } else {
+      rest += choice.stop.finish();
+    }
+    release(index, std::move(rest), !choice.stop.stopped());
+  }
+  const std::lock_guard lock(mutex_);
+  batch_.ends.push_back({index, reason, choice.n_tokens});
+  if (options_.wake_each) wake();
+}
+
+void Generation::finished(const RequestUsage& usage, const std::string& error) {
+  const std::lock_guard lock(mutex_);
+  batch_.finished = true;
+  batch_.usage = usage;
+  batch_.error = overflowed_ ? "the client reads too slowly" : error;
+  wake();
+}
+
+// Hands on text and the tokens that begin before its end. `all_tokens`: those without text too.
+void Generation::release(int32_t index, std::string text, bool all_tokens) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.released += count_code_points(text);
+  TextPiece piece{index, choice.from_draft, std::move(text), {}};
+  while (!choice.waiting.empty() &&
+         (all_tokens || choice.waiting.front().offset < choice.released)) {
+    piece.tokens.push_back(std::move(choice.waiting.front()));
+    choice.waiting.pop_front();
+  }
+  if (piece.text.empty() && piece.tokens.empty()) return;
+  const std::lock_guard lock(mutex_);
+  if (!any_) batch_.first = std::chrono::steady_clock::now();
+  any_ = true;
+  queued_bytes_ += bytes_of(piece);
+  overflowed_ = overflowed_ || queued_bytes_ > kMostQueuedBytes;
+  if (overflowed_) return;
+  TextPiece* last = batch_.pieces.empty() ? nullptr : &batch_.pieces.back();
+  if (last != nullptr && last->choice == piece.choice && last->from_draft == piece.from_draft) {
+    last->text += piece.text;
+    std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(last->tokens));
+  } else {
+    batch_.pieces.push_back(std::move(piece));
+  }
+  if (options_.wake_each) wake();
+}
+
+Generation::Batch Generation::take() {
+  const std::lock_guard lock(mutex_);
+  queued_bytes_ = 0;
+  return std::exchange(batch_, {});
+}
+
+void Generation::set_wake(std::function<void()> wake) {
+  const std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+  if (batch_.finished && wake_) wake_();
+}
+
+bool Generation::overflowed() const {
+  const std::lock_guard lock(mutex_);
+  return overflowed_;
+}
+
+void Generation::wake() {
+  if (wake_) wake_();
+}
+
+}  // namespace replayssm::server

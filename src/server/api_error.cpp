@@ -1,0 +1,43 @@
+#include "server/api_error.h"
+
+namespace replayssm::server {
+namespace {
+
+const char* type_of(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "service_unavailable_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+Json ApiError::object() const {
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  return {{"message", what()},
+          {"type", type_of(status_)},
+          {"param", or_null(param_)},
+          {"code", or_null(code_)}};
+}
+
+HttpResponse ApiError::response() const {
+  HttpResponse response;
+  response.status = status_;
+  response.body = dump_json({{"error", object()}});
+  if (status_ == 429 || status_ == 503) response.headers.emplace_back("Retry-After", "1");
+  if (status_ == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+void refuse(const std::string& param, const std::string& message) {
+  throw ApiError(400, param.empty() ? message : concat(param, ": ", message), param,
+                 "invalid_value");
+}
+
+}  // namespace replayssm::server

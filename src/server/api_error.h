@@ -1,0 +1,34 @@
+// What a client is told when a request cannot be served: a status and an error object in OpenAI's
+// form, which names the field.
+#pragma once
+
+#include <string>
+
+#include "core/error.h"
+#include "server/http/message.h"
+#include "server/json.h"
+
+namespace replayssm::server {
+
+class ApiError : public Error {
+ public:
+  // `param`: the field at fault, empty if none is. `code` may be empty.
+  ApiError(int status, std::string message, std::string param = {}, std::string code = {})
+      : Error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
+
+  int status() const { return status_; }
+  // {"message", "type", "param", "code"}
+  Json object() const;
+  // {"error": object()}; 429 and 503 say when to come back, 401 how to sign in.
+  HttpResponse response() const;
+
+ private:
+  int status_;
+  std::string param_;
+  std::string code_;
+};
+
+// 400, naming the field.
+[[noreturn]] void refuse(const std::string& param, const std::string& message);
+
+}  // namespace replayssm::server

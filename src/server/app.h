@@ -1,0 +1,100 @@
+// The routes of the server: HTTP requests to requests of the engine and back.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "runtime/engine.h"
+#include "server/answer/answer.h"
+#include "server/http/message.h"
+#include "server/metrics.h"
+#include "server/request/common.h"
+#include "server/served_model.h"
+
+namespace replayssm::server {
+
+class GrammarCompiler;
+struct ChatRequest;
+struct CompletionRequest;
+
+struct AppOptions {
+  std::string api_key;  // empty: none is asked for
+  bool test_hooks = false;
+  std::function<void(const std::string&)> log;  // one line a request; may be empty
+};
+
+class App {
+ public:
+  // The engine must outlive the app, and the app all answers that it gave.
+  App(ServedModel model, Engine& engine, AppOptions options);
+  ~App();
+
+  // Never throws; called by several threads at once.
+  Reply handle(HttpRequest request);
+
+ private:
+  struct Route;
+  struct EngineRequest {
+    std::vector<std::vector<int32_t>> prompts;
+    const CommonRequest* common;
+    std::shared_ptr<const TokenConstraint> constraint;
+    bool keep_tokens = false;
+    bool chat = false;
+  };
+
+  static const std::vector<Route>& routes();
+  Reply dispatch(const HttpRequest& request, std::string& route);
+  void check_key(const HttpRequest& request) const;
+
+  Reply health(const HttpRequest& request);
+  Reply page(const HttpRequest& request);
+  Reply models(const HttpRequest& request);
+  Reply model(const HttpRequest& request);
+  Reply completions(const HttpRequest& request);
+  Reply chat(const HttpRequest& request);
+  Reply embeddings(const HttpRequest& request);
+  Reply tokenize(const HttpRequest& request);
+  Reply detokenize(const HttpRequest& request);
+  Reply metrics(const HttpRequest& request);
+  Reply stats(const HttpRequest& request);
+  Reply save_session(const HttpRequest& request);
+  Reply restore_session(const HttpRequest& request);
+  Reply fork_session(const HttpRequest& request);
+  Reply drop_session(const HttpRequest& request);
+  Reply test_preempt(const HttpRequest& request);
+  Reply test_state_hash(const HttpRequest& request);
+
+  AnswerHead answer_head(const HttpRequest& request, const char* prefix,
+                         const CommonRequest& common) const;
+  std::vector<Source> submit(const AnswerHead& head, const EngineRequest& request);
+  EngineAnswer::Hooks hooks(const std::string& route);
+  void log_record(const RequestRecord& record);
+  Json model_object() const;
+
+  void remember(const std::string& name, RequestId id);
+  // Throws ApiError (404) naming the field.
+  RequestId recall(const std::string& name, const std::string& field) const;
+
+  const ServedModel model_;
+  Engine& engine_;
+  const AppOptions options_;
+  const std::shared_ptr<const HiddenTokens> hidden_;
+  // The marks that chats are parsed by stay.
+  const std::shared_ptr<const HiddenTokens> hidden_in_chat_;
+  const std::unique_ptr<GrammarCompiler> grammars_;
+  const int64_t created_;
+  const std::chrono::steady_clock::time_point begin_;
+  Metrics metrics_;
+
+  mutable std::mutex recent_mutex_;
+  std::unordered_map<std::string, RequestId> recent_;
+  std::deque<std::string> recent_names_;  // oldest first
+};
+
+}  // namespace replayssm::server

@@ -1,0 +1,45 @@
+// POST /v1/chat/completions.
+#include "server/answer/chat_answer.h"
+#include "server/app.h"
+#include "server/grammar/grammar.h"
+#include "server/request/chat.h"
+
+namespace replayssm::server {
+namespace {
+
+ConstraintPtr constraint_of(ChatRequest& request, const ServedModel& model,
+                            GrammarCompiler& grammars) {
+  Warnings& warnings = request.common.warnings;
+  ConstraintPtr inner;
+  if (request.tool_choice == ToolChoice::kRequired) {
+    inner = grammars.tool_call(request.tools, model.chat_template->tool_style(), warnings);
+  } else if (request.format == ResponseFormat::kJsonObject) {
+    inner = grammars.json_object();
+  } else if (request.format == ResponseFormat::kJsonSchema) {
+    inner = grammars.json_schema(request.schema, "response_format.json_schema.schema", warnings);
+  }
+  if (inner == nullptr || !request.opens_reasoning) return inner;
+  const auto marker = model.tokenizer->id_of("</think>");
+  if (!marker) {
+    refuse("response_format", "the prompt opens reasoning, and the model has no token </think>");
+  }
+  return after_marker(*marker, std::move(inner));
+}
+
+}  // namespace
+
+Reply App::chat(const HttpRequest& request) {
+  ChatRequest parsed = parse_chat(parse_body(request), model_, options_.test_hooks);
+  EngineRequest engine;
+  engine.constraint = constraint_of(parsed, model_, *grammars_);
+  engine.prompts = {parsed.prompt.ids};
+  engine.common = &parsed.common;
+  engine.keep_tokens = parsed.logprobs;
+  engine.chat = true;
+  AnswerHead head = answer_head(request, "chatcmpl-", parsed.common);
+  auto sources = submit(head, engine);
+  return std::make_shared<ChatAnswer>(std::move(head), std::move(sources.front()),
+                                      hooks("/v1/chat/completions"), parsed, model_);
+}
+
+}  // namespace replayssm::server

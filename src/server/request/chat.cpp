@@ -1,0 +1,269 @@
+#include "server/request/chat.h"
+
+#include "server/api_error.h"
+
+namespace replayssm::server {
+namespace {
+
+constexpr size_t kMostMessages = 65536;
+constexpr size_t kMostTools = 1024;
+constexpr size_t kMostParts = 4096;
+
+// A string, null, or parts of text.
+std::string parse_content(Fields& fields) {
+  const Json* content = fields.find("content");
+  if (content == nullptr) return {};
+  if (content->is_string()) return content->get<std::string>();
+  const std::string path = fields.path_of("content");
+  if (!content->is_array()) refuse(path, "must be a string or a list of parts");
+  if (content->size() > kMostParts) refuse(path, concat("has more than ", kMostParts, " parts"));
+  std::string text;
+  for (size_t i = 0; i < content->size(); ++i) {
+    Fields part((*content)[i], concat(path, "[", i, "]"));
+    const std::string type = part.string("type").value_or("");
+    if (type != "text") {
+      refuse(part.path_of("type"), concat("\"", type.substr(0, 40),
+                                          "\" is not possible; this "
+                                          "model reads text"));
+    }
+    const auto piece = part.string("text");
+    if (!piece) refuse(part.path_of("text"), "is missing");
+    text += *piece;
+  }
+  return text;
+}
+
+// Arguments come as JSON in a string; templates want the object.
+Json parse_arguments(const Json* arguments, const std::string& path) {
+  if (arguments == nullptr) return Json::object();
+  if (arguments->is_object()) return *arguments;
+  if (!arguments->is_string()) refuse(path, "must be a string that holds a JSON object");
+  const std::string& text = arguments->get_ref<const std::string&>();
+  if (text.empty()) return Json::object();
+  try {
+    Json object = parse_json(text);
+    if (object.is_object()) return object;
+  } catch (const Error&) {
+  }
+  return *arguments;  // as the model wrote it
+}
+
+Json parse_tool_calls(const Json& calls, const std::string& path) {
+  Json out = Json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Fields call(calls[i], concat(path, "[", i, "]"));
+    const Json* function = call.object("function");
+    if (function == nullptr) refuse(call.path_of("function"), "is missing");
+    Fields inner(*function, call.path_of("function"));
+    const auto name = inner.string("name");
+    if (!name) refuse(inner.path_of("name"), "is missing");
+    Json entry = Json::object();
+    if (const auto id = call.string("id")) entry["id"] = *id;
+    entry["type"] = "function";
+    entry["function"] = {
+        {"name", *name},
+        {"arguments", parse_arguments(inner.find("arguments"), inner.path_of("arguments"))}};
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+Json parse_message(const Json& message, const std::string& path, Warnings& warnings) {
+  Fields fields(message, path);
+  std::string role = fields.string("role").value_or("");
+  if (role == "developer") role = "system";
+  if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
+    refuse(fields.path_of("role"), "must be system, developer, user, assistant or tool");
+  }
+  Json out = {{"role", role}, {"content", parse_content(fields)}};
+  if (role == "assistant") {
+    auto reasoning = fields.string("reasoning_content");
+    if (const auto other = fields.string("reasoning"); !reasoning) reasoning = other;
+    if (reasoning) out["reasoning_content"] = *reasoning;
+    const Json* calls = fields.array("tool_calls", kMostTools);
+    if (calls != nullptr && !calls->empty()) {
+      out["tool_calls"] = parse_tool_calls(*calls, fields.path_of("tool_calls"));
+    }
+    fields.find("refusal");
+  }
+  if (const auto id = fields.string("tool_call_id")) out["tool_call_id"] = *id;
+  if (const auto name = fields.string("name")) out["name"] = *name;
+  fields.warn_unread(warnings);
+  return out;
+}
+
+Json parse_messages(Fields& fields, Warnings& warnings) {
+  const Json* messages = fields.array("messages", kMostMessages);
+  if (messages == nullptr) refuse("messages", "is missing");
+  if (messages->empty()) refuse("messages", "is empty");
+  Json out = Json::array();
+  for (size_t i = 0; i < messages->size(); ++i) {
+    out.push_back(parse_message((*messages)[i], concat("messages[", i, "]"), warnings));
+  }
+  return out;
+}
+
+Json parse_tools(Fields& fields) {
+  const Json* tools = fields.array("tools", kMostTools);
+  if (tools == nullptr) return Json::array();
+  for (size_t i = 0; i < tools->size(); ++i) {
+    Fields tool((*tools)[i], concat("tools[", i, "]"));
+    if (tool.string("type").value_or("function") != "function") {
+      refuse(tool.path_of("type"), "must be function");
+    }
+    const Json* function = tool.object("function");
+    if (function == nullptr) refuse(tool.path_of("function"), "is missing");
+    Fields inner(*function, tool.path_of("function"));
+    const std::string name = inner.string("name").value_or("");
+    if (name.empty() || name.size() > 256) {
+      refuse(inner.path_of("name"), "must be 1 to 256 bytes");
+    }
+    inner.object("parameters");
+  }
+  return *tools;
+}
+
+void parse_tool_choice(Fields& fields, ChatRequest& request) {
+  const Json* choice = fields.find("tool_choice");
+  request.tool_choice = request.tools.empty() ? ToolChoice::kNone : ToolChoice::kAuto;
+  if (choice == nullptr) return;
+  if (choice->is_string()) {
+    const auto& name = choice->get_ref<const std::string&>();
+    if (name == "none") {
+      request.tools = Json::array();
+      request.tool_choice = ToolChoice::kNone;
+      return;
+    }
+    if (name == "auto") return;
+    if (name != "required") refuse("tool_choice", "must be none, auto, required or a function");
+  } else {
+    Fields named(*choice, "tool_choice");
+    const Json* function = named.object("function");
+    if (function == nullptr) refuse("tool_choice.function", "is missing");
+    Fields inner(*function, "tool_choice.function");
+    const std::string name = inner.string("name").value_or("");
+    Json kept = Json::array();
+    for (const Json& tool : request.tools) {
+      if (tool.at("function").at("name") == name) kept.push_back(tool);
+    }
+    if (kept.empty()) refuse("tool_choice.function.name", "is not one of the tools");
+    request.tools = kept;
+  }
+  if (request.tools.empty()) refuse("tool_choice", "needs tools");
+  request.tool_choice = ToolChoice::kRequired;
+}
+
+void parse_format(Fields& fields, ChatRequest& request) {
+  const Json* format = fields.object("response_format");
+  if (format == nullptr) return;
+  Fields inner(*format, "response_format");
+  const std::string type = inner.string("type").value_or("");
+  if (type == "text") return;
+  if (type == "json_object") {
+    request.format = ResponseFormat::kJsonObject;
+  } else if (type == "json_schema") {
+    const Json* holder = inner.object("json_schema");
+    if (holder == nullptr) refuse("response_format.json_schema", "is missing");
+    Fields schema(*holder, "response_format.json_schema");
+    const Json* body = schema.object("schema");
+    if (body == nullptr) refuse("response_format.json_schema.schema", "is missing");
+    request.format = ResponseFormat::kJsonSchema;
+    request.schema = *body;
+  } else {
+    refuse("response_format.type", "must be text, json_object or json_schema");
+  }
+  if (request.tool_choice == ToolChoice::kRequired) {
+    refuse("response_format", "cannot go with tool_choice required");
+  }
+}
+
+ChatTemplate::Options parse_template_options(Fields& fields) {
+  ChatTemplate::Options options;
+  options.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
+  if (const Json* kwargs = fields.object("chat_template_kwargs")) options.kwargs = *kwargs;
+  if (const auto thinking = fields.boolean("enable_thinking")) {
+    options.kwargs["enable_thinking"] = *thinking;
+  }
+  return options;
+}
+
+ChatPrompt render(const Json& messages, const Json& tools, const ChatTemplate::Options& options,
+                  const ServedModel& model, Warnings& warnings) {
+  if (model.chat_template == nullptr) {
+    refuse("messages",
+           "the model's folder has no chat template; use /v1/completions, or start "
+           "the server with --chat-template");
+  }
+  ChatPrompt prompt;
+  prompt.text = model.chat_template->render(messages, tools, options, warnings);
+  try {
+    prompt.ids = model.tokenizer->encode(prompt.text);
+  } catch (const Error& e) {
+    refuse("messages", e.what());
+  }
+  return prompt;
+}
+
+bool ends_inside_think(const std::string& prompt) {
+  const size_t end = prompt.find_last_not_of(" \t\r\n");
+  return end != std::string::npos &&
+         std::string_view(prompt).substr(0, end + 1).ends_with("<think>");
+}
+
+void refuse_old_fields(Fields& fields) {
+  for (const char* name : {"functions", "function_call"}) {
+    if (fields.find(name) != nullptr) refuse(name, "is the old form; use tools and tool_choice");
+  }
+  if (fields.boolean("continue_final_message").value_or(false)) {
+    refuse("continue_final_message", "is not possible; use /v1/completions");
+  }
+  const Json* modalities = fields.array("modalities", 8);
+  if (modalities != nullptr && *modalities != Json::array({"text"})) {
+    refuse("modalities", "must be [\"text\"]");
+  }
+  if (fields.find("audio") != nullptr) refuse("audio", "is not possible; this model writes text");
+}
+
+}  // namespace
+
+ChatRequest parse_chat(const Json& body, const ServedModel& model, bool test_hooks) {
+  ChatRequest request;
+  Fields fields(body, "");
+  request.common = parse_common(fields, model, test_hooks);
+  Warnings& warnings = request.common.warnings;
+  refuse_old_fields(fields);
+  const Json messages = parse_messages(fields, warnings);
+  request.tools = parse_tools(fields);
+  parse_tool_choice(fields, request);
+  parse_format(fields, request);
+  request.prompt = render(messages, request.tools, parse_template_options(fields), model, warnings);
+  request.opens_reasoning = ends_inside_think(request.prompt.text);
+
+  GenerationRequest& engine = request.common.engine;
+  request.logprobs = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
+  if (top.value_or(0) > 0 && !request.logprobs) refuse("top_logprobs", "needs logprobs");
+  if (request.logprobs) engine.logprobs = static_cast<int32_t>(top.value_or(0));
+  const auto newer = fields.integer("max_completion_tokens", 0, INT32_MAX);
+  const auto asked = newer ? newer : request.common.max_tokens;
+  if (asked && *asked == 0)
+    refuse(newer ? "max_completion_tokens" : "max_tokens", "must be above 0");
+  const int64_t rest = model.max_positions - static_cast<int64_t>(request.prompt.ids.size());
+  request.common.max_tokens =
+      fit_length(request.prompt.ids.size(), asked.value_or(rest), model, "messages", warnings);
+  if (fields.boolean("parallel_tool_calls") == false) {
+    warnings.emplace_back("parallel_tool_calls: false is ignored");
+  }
+  fields.warn_unread(warnings);
+  return request;
+}
+
+ChatPrompt chat_prompt(const Json& body, const ServedModel& model) {
+  Fields fields(body, "");
+  Warnings warnings;
+  if (fields.find("messages") == nullptr) refuse("prompt", "is missing, and so is messages");
+  const Json messages = parse_messages(fields, warnings);
+  return render(messages, parse_tools(fields), parse_template_options(fields), model, warnings);
+}
+
+}  // namespace replayssm::server

@@ -1,0 +1,82 @@
+#include "server/request/completion.h"
+
+#include "server/api_error.h"
+
+namespace replayssm::server {
+namespace {
+
+constexpr size_t kMostPrompts = 128;
+
+std::vector<int32_t> encode(const Json& text, const ServedModel& model) {
+  try {
+    return model.tokenizer->encode(text.get_ref<const std::string&>());
+  } catch (const ApiError&) {
+    throw;
+  } catch (const Error& e) {
+    refuse("prompt", e.what());
+  }
+}
+
+std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedModel& model) {
+  const Json* prompt = fields.find("prompt");
+  if (prompt == nullptr) refuse("prompt", "is missing");
+  std::vector<std::vector<int32_t>> prompts;
+  if (prompt->is_string()) {
+    prompts.push_back(encode(*prompt, model));
+  } else if (!prompt->is_array() || prompt->empty()) {
+    refuse("prompt", "must be a string, a list of token ids, or a list of either");
+  } else if (prompt->front().is_number()) {
+    prompts.push_back(token_ids_of(*prompt, "prompt", model.vocab));
+  } else {
+    if (prompt->size() > kMostPrompts) {
+      refuse("prompt", concat("has ", prompt->size(), " prompts; at most ", kMostPrompts));
+    }
+    for (const Json& item : *prompt) {
+      if (item.is_string()) {
+        prompts.push_back(encode(item, model));
+      } else if (item.is_array()) {
+        prompts.push_back(token_ids_of(item, "prompt", model.vocab));
+      } else {
+        refuse("prompt", "must be a string, a list of token ids, or a list of either");
+      }
+    }
+  }
+  return prompts;
+}
+
+}  // namespace
+
+CompletionRequest parse_completion(const Json& body, const ServedModel& model, bool test_hooks) {
+  CompletionRequest request;
+  Fields fields(body, "");
+  request.common = parse_common(fields, model, test_hooks);
+  GenerationRequest& engine = request.common.engine;
+  request.prompts = parse_prompts(fields, model);
+  if (request.prompts.size() * static_cast<size_t>(engine.n) > kMostChoices) {
+    refuse("n", concat("n times the number of prompts is more than ", kMostChoices));
+  }
+  if (!fields.string("suffix").value_or("").empty()) {
+    refuse("suffix", "is not possible: the model has no fill-in-the-middle form");
+  }
+  request.echo = fields.boolean("echo").value_or(false);
+  request.logprobs =
+      static_cast<int32_t>(fields.integer("logprobs", 0, kMostLogprobs).value_or(-1));
+  engine.logprobs = request.logprobs;
+  if (request.echo && request.logprobs > engine.prompt_logprobs) {
+    engine.prompt_logprobs = request.logprobs;
+  }
+  int64_t max_tokens = request.common.max_tokens.value_or(16);
+  if (max_tokens == 0 && !request.echo && engine.prompt_logprobs < 0) {
+    refuse("max_tokens", "0 needs echo or prompt_logprobs");
+  }
+  int64_t fitted = max_tokens;
+  for (const auto& prompt : request.prompts) {
+    fitted = std::min(
+        fitted, fit_length(prompt.size(), max_tokens, model, "prompt", request.common.warnings));
+  }
+  request.common.max_tokens = fitted;
+  fields.warn_unread(request.common.warnings);
+  return request;
+}
+
+}  // namespace replayssm::server

@@ -1,0 +1,192 @@
+// Structured output: what a grammar lets through, and which schemas are refused by name.
+#include "server/grammar/grammar.h"
+
+#include <gtest/gtest.h>
+
+#include "server/api_error.h"
+#include "server/grammar/schema_check.h"
+
+namespace replayssm::server {
+namespace {
+
+const ServedModel& served() {
+  static const ServedModel kModel =
+      load_served_model(REPLAYSSM_SOURCE_DIR "/models/demo-gdn", "", 4096, 4096, {4082});
+  return kModel;
+}
+
+GrammarCompiler& grammars() {
+  static GrammarCompiler compiler(served());
+  return compiler;
+}
+
+bool allows(TokenConstraint& constraint, int32_t id) {
+  std::vector<uint8_t> allowed(4096);
+  constraint.allowed(allowed);
+  return allowed[static_cast<size_t>(id)] != 0;
+}
+
+// Whether the text, as the tokenizer cuts it and byte for byte, is let through to its end and may
+// end there.
+bool accepts(const ConstraintPtr& grammar, const std::string& text) {
+  const auto walk = [&](const std::vector<int32_t>& ids) {
+    const auto constraint = grammar->clone();
+    for (const int32_t id : ids) {
+      const bool allowed = allows(*constraint, id);
+      EXPECT_EQ(constraint->clone()->accept(id), allowed) << text;
+      if (!allowed) return false;
+      constraint->accept(id);
+    }
+    return allows(*constraint, 4082);
+  };
+  std::vector<int32_t> bytes;
+  for (const char c : text) {
+    const auto ids = served().tokenizer->encode(std::string(1, c));
+    bytes.insert(bytes.end(), ids.begin(), ids.end());
+  }
+  const bool whole = walk(served().tokenizer->encode(text));
+  EXPECT_EQ(walk(bytes), whole) << text;
+  return whole;
+}
+
+ConstraintPtr schema(const std::string& text) {
+  Warnings warnings;
+  return grammars().json_schema(Json::parse(text), "schema", warnings);
+}
+
+TEST(Grammar, JsonObject) {
+  const ConstraintPtr grammar = grammars().json_object();
+  for (const char* text : {"{}", R"({"a": [1, -2.5e3, null, true, "x\n"], "b": {"c": {}}})"}) {
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  }
+  for (const char* text : {"[]", "1", R"({"a": })", R"({"a": 1)", "{} x", "{'a': 1}", ""}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+}
+
+TEST(Grammar, Schema) {
+  const ConstraintPtr grammar = schema(R"({
+    "type": "object",
+    "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 3},
+                   "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                   "kind": {"enum": ["a", "b", 3]},
+                   "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+                   "child": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+    "required": ["name", "age"], "additionalProperties": false})");
+  for (const char* text :
+       {R"({"name": "Bo", "age": 7})",
+        R"({"name": "Bo", "age": 120, "kind": 3, "tags": ["x", "y"]})",
+        R"({"name": "x", "age": 0, "child": {"name": "y", "age": 1}})",
+        R"({"name": "x", "age": 0, "child": null})", "{\n  \"name\": \"x\",\n  \"age\": 0\n}"}) {
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  }
+  for (const char* text : {R"({"name": "Bo"})", R"({"age": 7})", R"({"name": "", "age": 7})",
+                           R"({"name": "four", "age": 7})", R"({"name": "Bo", "age": 121})",
+                           R"({"name": "Bo", "age": 1.5})", R"({"name": "Bo", "age": 7, "x": 1})",
+                           R"({"name": "Bo", "age": 7, "kind": "c"})",
+                           R"({"name": "Bo", "age": 7, "tags": ["x", "y", "z"]})"}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+}
+
+TEST(Grammar, SpecialTokensAreNotText) {
+  const auto constraint = schema(R"({"type": "string"})")->clone();
+  ASSERT_TRUE(constraint->accept(served().tokenizer->encode("\"")[0]));
+  EXPECT_FALSE(allows(*constraint, 4080));
+  EXPECT_FALSE(allows(*constraint, 4081));
+  EXPECT_FALSE(allows(*constraint, 4082));
+  EXPECT_FALSE(constraint->accept(4081));
+}
+
+// Verification walks a copy: the original stays where it was.
+TEST(Grammar, ClonesAreApart) {
+  const auto constraint = schema(R"({"enum": ["one", "two"]})")->clone();
+  const auto quote = served().tokenizer->encode("\"")[0];
+  ASSERT_TRUE(constraint->accept(quote));
+  const auto copy = constraint->clone();
+  const auto t = served().tokenizer->encode("t")[0];
+  const auto o = served().tokenizer->encode("o")[0];
+  ASSERT_TRUE(copy->accept(t));
+  EXPECT_FALSE(copy->accept(o));
+  EXPECT_TRUE(constraint->accept(o));
+}
+
+TEST(Grammar, ToolCalls) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f",
+    "parameters": {"type": "object", "properties": {"x": {"type": "integer"}},
+                   "required": ["x"]}}},
+    {"type": "function", "function": {"name": "g"}}])");
+  Warnings warnings;
+  const auto json = grammars().tool_call(tools, ToolStyle::kJson, warnings);
+  EXPECT_TRUE(
+      accepts(json, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>"));
+  EXPECT_TRUE(accepts(json, "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"));
+  EXPECT_FALSE(accepts(json, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"));
+  EXPECT_FALSE(accepts(json, "no"));
+  const auto xml = grammars().tool_call(tools, ToolStyle::kXml, warnings);
+  EXPECT_TRUE(accepts(xml,
+                      "<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n"
+                      "</tool_call>"));
+  EXPECT_FALSE(accepts(xml, "<tool_call>\n<function=h>\n</function>\n</tool_call>"));
+}
+
+TEST(Grammar, AfterReasoning) {
+  const auto marker = served().tokenizer->id_of("</think>");
+  ASSERT_TRUE(marker);
+  const auto constraint = after_marker(*marker, schema(R"({"type": "boolean"})"))->clone();
+  const auto word = served().tokenizer->encode("anything")[0];
+  EXPECT_TRUE(allows(*constraint, word));
+  EXPECT_TRUE(constraint->accept(word));
+  EXPECT_TRUE(constraint->accept(*marker));
+  EXPECT_FALSE(allows(*constraint, word));
+  EXPECT_TRUE(constraint->accept(served().tokenizer->encode("t")[0]));
+}
+
+TEST(SchemaCheck, RefusesWhatIsNotEnforcedByName) {
+  const struct {
+    const char *schema, *field;
+  } kCases[] = {
+      {R"({"type": "array", "uniqueItems": true})", "s.uniqueItems"},
+      {R"({"type": "object", "properties": {"a": {"not": {}}}})", "s.properties.a.not"},
+      {R"({"type": "integer", "multipleOf": 3})", "s.multipleOf"},
+      {R"({"type": "object", "patternProperties": {}})", "s.patternProperties"},
+      {R"({"type": "string", "pattern": "a", "maxLength": 2})", "s.pattern"},
+      {R"({"type": "string", "format": "iri"})", "s.format"},
+      {R"({"type": "text"})", "s.type"},
+      {R"({"$ref": "other.json"})", "s.$ref"},
+      {R"({"$ref": "#/$defs/none"})", "s.$ref"},
+      {R"({"allOf": [{}, {}]})", "s.allOf"},
+      {R"({"anyOf": []})", "s.anyOf"},
+      {R"({"anyOf": [{}], "type": "string"})", "s.anyOf"},
+      {R"({"maxLength": 3})", "s.maxLength"},
+      {R"({"type": "string", "maxLength": 100000})", "s.maxLength"},
+      {R"({"type": "array", "items": {"minimum": 1}})", "s.items.minimum"},
+      {R"({"enum": []})", "s.enum"},
+      {R"({"type": "object", "required": "a"})", "s.required"},
+      {R"(7)", "s"},
+      {R"(false)", "s"},
+  };
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.schema);
+    Warnings warnings;
+    try {
+      checked_schema(Json::parse(c.schema), "s", warnings);
+      ADD_FAILURE() << "not refused";
+    } catch (const ApiError& e) {
+      EXPECT_EQ(e.object().at("param"), c.field) << e.what();
+    }
+  }
+}
+
+TEST(SchemaCheck, TakesNotesAndSaysWhatItChanges) {
+  Warnings warnings;
+  const Json out = checked_schema(
+      Json::parse(R"({"title": "T", "oneOf": [{"type": "string", "description": "d"}],
+                      "$defs": {"x": {"type": "null"}}})"),
+      "s", warnings);
+  EXPECT_TRUE(out.contains("anyOf"));
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
+}  // namespace
+}  // namespace replayssm::server
