@@ -81,6 +81,8 @@ void DiskTier::scan() {
       found.emplace_back(it->last_write_time(no_time), key);
     } else if (name.ends_with(".session")) {
       bytes_ += size_of(it->path());
+    } else if (name.ends_with(".tmp")) {
+      remove_file(it->path());  // a write that was cut off
     }
   }
   std::ranges::sort(found);

@@ -44,6 +44,7 @@ const EngineOptions& checked(const EngineOptions& o, const Model& model) {
   check(o.chunk_tokens > 0 && o.chunk_tokens % kScoreTokens == 0 && o.chunk_tokens <= 65536,
         "chunk_tokens", o.chunk_tokens, " is not a multiple of ", kScoreTokens, " up to 65536");
   check(o.snapshot_interval >= 0, "snapshot_interval", o.snapshot_interval, " is negative");
+  check(o.cache_folder_bytes >= 0, "cache_folder_bytes", o.cache_folder_bytes, " is negative");
   check(o.memory_bytes >= 0, "memory_bytes", o.memory_bytes, " is negative");
   const bool drafts = o.draft != DraftMode::kNone && o.draft != DraftMode::kDefault;
   check(o.draft_tokens >= 0 && (!drafts || o.draft_tokens < model.options().max_window),

@@ -184,6 +184,12 @@ TEST_P(Session, TheFolderStaysWithinItsCap) {
     for (uint64_t j = 0; j < 6; ++j) b.ask(request(some_ids(100, 10 * i + j), 4));
     b.expect_quiet();
   }
+  const std::string cut_off = files(".snapshot").at(0).string() + ".77.tmp";
+  write_text(cut_off, "half a file");
+  {
+    const Bench again(fixture(GetParam().folder), model, options);
+  }
+  EXPECT_FALSE(fs::exists(cut_off));
   int64_t total = 0;
   for (const auto& file : files(".snapshot")) total += static_cast<int64_t>(fs::file_size(file));
   EXPECT_GT(total, 0);
