@@ -3,15 +3,15 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, int kRows, int kRegisters>
+template <DType kCheckpoint, int kRows, int kSingle, int kAny>
 constexpr StepInstance gdn128() {
-  return instance<Family::kGdn, kCheckpoint, DType::kBF16, 128, 128, kRows, kRegisters>();
+  return instance<Family::kGdn, kCheckpoint, DType::kBF16, 128, 128, kRows, kSingle, kAny>();
 }
 
 constexpr StepInstance kInstances[] = {
-    gdn128<DType::kF32, 64, 160>(),
-    gdn128<DType::kF16, 128, 128>(),
-    gdn128<DType::kI8, 128, 128>(),
+    gdn128<DType::kF32, 64, 128, 160>(),
+    gdn128<DType::kF16, 128, 96, 128>(),
+    gdn128<DType::kI8, 128, 96, 128>(),
 };
 
 }  // namespace

@@ -19,9 +19,9 @@ constexpr int blocks_by_memory() {
 
 template <typename T, int kBlocks>
 __global__ void __launch_bounds__(T::kThreads, kBlocks)
-    step_kernel(const __grid_constant__ StepArgs args, const __grid_constant__ Problem problem) {
+    step_kernel(const __grid_constant__ StepParams params) {
   extern __shared__ __align__(128) uint8_t memory[];
-  StepBlock<T>(args, problem, *reinterpret_cast<StepShared<T>*>(memory)).run();
+  StepBlock<T>(params, *reinterpret_cast<StepShared<T>*>(memory)).run();
 }
 
 template <typename T, int kBlocks>
@@ -31,22 +31,39 @@ void launch_step(const StepArgs& args, const Problem& problem, cudaStream_t stre
   // device would miss.
   cudaFuncSetAttribute(step_kernel<T, kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        kBytes);
-  const dim3 grid(static_cast<unsigned>(problem.n_heads * T::kValueDim / T::kRows),
-                  static_cast<unsigned>(args.n_rows));
-  step_kernel<T, kBlocks><<<grid, T::kThreads, kBytes, stream>>>(args, problem);
+  StepParams params;
+  params.args = args;
+  params.key_row_bytes = static_cast<uint32_t>(args.ring_key.row_stride * 2);
+  params.value_row_bytes = static_cast<uint32_t>(args.ring_value.row_stride * 2);
+  params.gate_row_bytes = static_cast<uint32_t>(args.ring_gate.row_stride * 4);
+  params.ring_rows = static_cast<uint32_t>(problem.grid.ring_rows);
+  params.ring_reciprocal = static_cast<uint32_t>((uint64_t{1} << 32) / params.ring_rows);
+  params.rows_per_key_head = problem.n_heads / problem.n_key_heads * T::kValueDim;
+  params.beta_scale = problem.beta_scale;
+  constexpr int kMostRows = 65535;  // of a grid's third dimension
+  for (int32_t first = 0; first < args.n_rows; first += kMostRows) {
+    params.args.rows = args.rows + first;
+    const dim3 grid(static_cast<unsigned>(params.rows_per_key_head / T::kRows),
+                    static_cast<unsigned>(problem.n_key_heads),
+                    static_cast<unsigned>(std::min(args.n_rows - first, kMostRows)));
+    step_kernel<T, kBlocks><<<grid, T::kThreads, kBytes, stream>>>(params);
+  }
 }
 
+// An instance for windows of one token and one for any. kRegisters: of a thread, at least.
 template <Family kFamily, DType kCheckpoint, DType kActivation, int kValueDim, int kKeyDim,
-          int kRows, int kRegisters>
+          int kRows, int kSingleRegisters, int kRegisters>
 constexpr StepInstance instance() {
-  using T = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows>;
+  using Single = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows, true>;
+  using Any = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows, false>;
   return {kFamily,
           kCheckpoint,
           kActivation,
           kValueDim,
           kKeyDim,
           kRows,
-          launch_step<T, blocks_by_memory<T, kRegisters>()>};
+          launch_step<Single, blocks_by_memory<Single, kSingleRegisters>()>,
+          launch_step<Any, blocks_by_memory<Any, kRegisters>()>};
 }
 
 }  // namespace replayssm::cuda

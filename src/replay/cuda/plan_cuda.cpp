@@ -127,7 +127,7 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
           p.n_heads / p.n_key_heads * p.value_dim % x.rows != 0) {
         continue;
       }
-      return {std::make_shared<StepPlan>(p, x.launch), ""};
+      return {std::make_shared<StepPlan>(p, p.max_window == 1 ? x.launch_single : x.launch), ""};
     }
   }
   return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +

@@ -99,6 +99,20 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
 }
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// Not moved or split by the compiler.
+__device__ __forceinline__ int64_t load_64(const int64_t* p) {
+  int64_t x;
+  asm volatile("ld.global.nc.b64 %0, [%1];" : "=l"(x) : "l"(p));
+  return x;
+}
+
+// e^x to some 2^-22.
+__device__ __forceinline__ float exp_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504088896340736f));
+  return y;
+}
+
 __device__ __forceinline__ uint32_t pack_half(float low, float high) {
   const __half2 h = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&h);

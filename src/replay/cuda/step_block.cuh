@@ -11,8 +11,11 @@
 //   fold     a pending one (written) before, a crossing one (on chip) between two segments
 //
 // Every token's sums run over all 16 slots of its interval, with exact zeros where it must not see:
-// its bits do not depend on the window that it came in.
+// its bits do not depend on the window that it came in. kSingle is the instance for windows of one
+// token: no sub-windows and no crossing, so less memory, and the token stands in every column.
 #pragma once
+
+#include <cstddef>
 
 #include "replay/cuda/ptx.cuh"
 #include "replay/cuda/tile.h"
@@ -22,10 +25,9 @@ namespace replayssm::cuda {
 
 inline constexpr int kSlots = 16;   // the grid interval of these kernels
 inline constexpr int kColumns = 8;  // positions of a sub-window
-inline constexpr float kLog2E = 1.44269504088896340736f;
 
 template <Family kFamily_, DType kCheckpoint_, DType kActivation_, int kValueDim_, int kKeyDim_,
-          int kRows_>
+          int kRows_, bool kSingle_>
 struct StepTraits {
   static constexpr Family kFamily = kFamily_;
   static constexpr DType kCheckpoint = kCheckpoint_;
@@ -33,6 +35,7 @@ struct StepTraits {
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kKeyDim = kKeyDim_;
   static constexpr int kRows = kRows_;
+  static constexpr bool kSingle = kSingle_;
   static constexpr bool kMamba = kFamily == Family::kMamba2;
   static constexpr bool kInt8 = kCheckpoint == DType::kI8;
   static constexpr bool kWide = wide_rows(kValueDim);
@@ -40,112 +43,141 @@ struct StepTraits {
   static constexpr int kWarps = kRows / kTileRows;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kElementBytes = static_cast<int>(dtype_bytes(kCheckpoint));
-  static constexpr int kChunkSteps = chunk_steps(kCheckpoint);
   static constexpr int kSteps = kKeyDim / kStepKeys;
-  static constexpr int kChunks = kSteps / kChunkSteps;
   static constexpr int kTileBytes = kTileRows * kKeyDim * kElementBytes;
   // Eight elements of padding keep rows apart in the banks.
   static constexpr int kKeyStride = kKeyDim + 8;
   static constexpr int kValueStride = kRows + 8;
+  // Rows of two intervals, at position mod 32. kSingle: of one, and one more for the token's key
+  // when its slot still holds a row to be folded.
+  static constexpr int kKeyRows = kSingle ? kSlots + 1 : 2 * kSlots;
+  static constexpr int kValueRows = kSingle ? kSlots : 2 * kSlots;
+  static constexpr int kQueries = kSingle ? 1 : kColumns;
+  static constexpr int kOwnColumns = kSingle ? 1 : 2;  // of a lane
   // Heads end inside tiles: each half of a tile has weights of its own.
   static constexpr int kWeightSets = kWide ? 1 : 2;
-  static_assert(kRows % kTileRows == 0 && kSteps % kChunkSteps == 0);
+  static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0);
   static_assert(kRows % kValueDim == 0 || kValueDim % kRows == 0);
 };
 
-// Shared memory of a block. Buffers of an interval are chosen by the parity of base / 16.
+// What a launch needs beside its arguments.
+struct StepParams {
+  StepArgs args;
+  uint32_t key_row_bytes, value_row_bytes, gate_row_bytes;  // strides of ring rows
+  uint32_t ring_rows;
+  uint32_t ring_reciprocal;  // floor(2^32 / ring_rows)
+  int32_t rows_per_key_head;
+  float beta_scale;
+};
+
+// Shared memory of a block.
 template <typename T>
 struct alignas(128) StepShared {
   uint8_t state[T::kRows * T::kKeyDim * T::kElementBytes];  // tiles, as stored
-  uint16_t keys[2][kSlots][T::kKeyStride];                  // ring dtype
-  uint16_t values[2][kSlots][T::kValueStride];
-  uint16_t queries[kColumns][T::kKeyStride];                      // fp16, times a power of two
-  uint16_t raw_queries[T::kMamba ? kColumns : 1][T::kKeyStride];  // bf16
+  uint16_t keys[T::kKeyRows][T::kKeyStride];                // ring dtype
+  uint16_t values[T::kValueRows][T::kValueStride];
+  uint16_t queries[T::kQueries][T::kKeyStride];                     // fp16, times a power of two
+  uint16_t raw_queries[T::kMamba ? T::kQueries : 1][T::kKeyStride];  // bf16
   float2 log_decay[T::kHeads][2][kSlots];  // prefix sum of an interval: high and low part
   float2 gates[T::kHeads][2][kSlots];      // e^{prefix sum}; beta, Mamba-2: dt
-  float query_scale[kColumns];
-  float query_sum[kColumns], key_sum[kColumns];  // int8: sums of the operands
+  float query_scale[T::kQueries];
+  float query_sum[T::kQueries], key_sum[T::kQueries];  // int8: sums of the operands
   uint64_t barrier;
 };
 
 template <typename T>
 class StepBlock {
  public:
-  __device__ StepBlock(const StepArgs& args, const Problem& problem, StepShared<T>& shared)
-      : a_(args), p_(problem), s_(shared) {
-    const Row& row = args.rows[blockIdx.y];
-    read_slot_ = row.read_slot;
-    if (read_slot_ < 0) return;
-    write_slot_ = row.write_slot;
-    ring_slot_ = row.ring_slot;
-    n_ = static_cast<int>(row.n);
-    c_ = static_cast<int>(row.c);
-    start_ = static_cast<int>(row.start);
-    end_ = start_ + row.n_tokens;
-    token_ = row.token;
-    first_row_ = blockIdx.x * T::kRows;
-    const int head = first_row_ / T::kValueDim;
-    const int heads_per_key = p_.n_heads / p_.n_key_heads;
-    key_head_ = head / heads_per_key;
-    first_of_key_head_ = first_row_ == key_head_ * heads_per_key * T::kValueDim;
-    first_of_head_ = T::kHeads > 1 || first_row_ % T::kValueDim == 0;
+  __device__ StepBlock(const StepParams& params, StepShared<T>& shared)
+      : p_(params), a_(params.args), s_(shared) {
+    static_assert(sizeof(Row) == 56 && offsetof(Row, c) == 8 && offsetof(Row, start) == 16 &&
+                  offsetof(Row, n_tokens) == 24 && offsetof(Row, token) == 32 &&
+                  offsetof(Row, read_slot) == 40 && offsetof(Row, ring_slot) == 48);
+    // All at once: one latency.
+    const auto* row = reinterpret_cast<const int64_t*>(a_.rows + blockIdx.z);
+    int64_t x[7];
+#pragma unroll
+    for (int i = 0; i < 7; ++i) x[i] = load_64(row + i);
+    n_ = static_cast<int>(x[0]);
+    c_ = static_cast<int>(x[1]);
+    start_ = static_cast<int>(x[2]);
+    end_ = start_ + static_cast<int>(x[3]);
+    token_ = x[4];
+    read_slot_ = static_cast<int>(x[5]);
+    write_slot_ = static_cast<int>(x[5] >> 32);
+    ring_slot_ = static_cast<int>(x[6]);
+    first_row_ = blockIdx.y * p_.rows_per_key_head + blockIdx.x * T::kRows;
   }
 
   __device__ void run() {
-    if (read_slot_ < 0) return;
     const int grid = n_ & ~(kSlots - 1);
-    const bool pending = c_ < grid;
-    if (start_ == end_ && !pending) return;
+    pending_ = c_ < grid;
+    if (read_slot_ < 0 || (start_ == end_ && !pending_)) return;
     load_state();
     base_ = grid;
-    if (pending) {
-      load_ring(c_, c_ + kSlots);
-      // The window's next interval would need the older one's buffers: fold first, on its own.
-      if (end_ > grid + kSlots) {
+    if (pending_) load_ring(c_, c_ + kSlots);
+    if constexpr (T::kSingle) {
+      if (!pending_) load_ring(grid, start_);
+      prepare(start_, end_, c_);
+      copies_wait();
+      __syncthreads();
+      if (pending_) fold(c_, true);
+      if (start_ < end_) segment(start_, end_);
+    } else {
+      // The window's next interval would need the older one's rows: fold first, on its own.
+      if (pending_ && end_ > grid + kSlots) {
         prepare(start_, start_, c_);
         copies_wait();
         __syncthreads();
         fold(c_, true);
         __syncthreads();
-        load_ring(grid, min(start_, grid + kSlots));
-        step(false);
-        return;
+        pending_ = false;
       }
+      load_ring(grid, min(start_, grid + kSlots));
+      walk();
     }
-    load_ring(grid, min(start_, grid + kSlots));
-    step(pending);
   }
 
  private:
   static constexpr uint32_t kFull = 0xffffffffu;
   static constexpr int kMs = 2;  // products of 16 rows in a tile
 
-  __device__ int warp() const { return threadIdx.x / 32; }
-  __device__ int g() const { return threadIdx.x % 32 / 4; }
-  __device__ int c() const { return threadIdx.x % 4; }
+  __device__ static int warp() { return threadIdx.x / 32; }
+  __device__ static int g() { return threadIdx.x % 32 / 4; }
+  __device__ static int c() { return threadIdx.x % 4; }
   __device__ static int parity(int position) { return position / kSlots & 1; }
   __device__ static int slot_of(int position) { return position & (kSlots - 1); }
   __device__ int position_of(int column) const {
-    return sub_window_ + ((column - sub_window_) & (kColumns - 1));
+    return T::kSingle ? start_ : sub_window_ + ((column - sub_window_) & (kColumns - 1));
+  }
+  // Where a position's key stands; kSingle: positions of the interval at base_.
+  __device__ int key_row(int position) const {
+    if constexpr (T::kSingle) return pending_ ? kSlots : slot_of(position);
+    return position & (2 * kSlots - 1);
+  }
+  // Where the rows of the interval at `base` stand.
+  __device__ static int interval_row(int base) {
+    return T::kSingle ? 0 : base & (2 * kSlots - 1);
   }
   // The block's head that half m of the warp's tile belongs to.
-  __device__ int head_of(int m) const {
+  __device__ static int head_of(int m) {
     if constexpr (T::kHeads == 1) return 0;
     return (warp() * kTileRows + (T::kWide ? 0 : 16 * m)) / T::kValueDim;
   }
   // The first row of a lane in product m, within the block; a lane has two rows there, and if
   // kWide, those of m = 1 follow those of m = 0.
-  __device__ int lane_row(int m) const {
+  __device__ static int lane_row(int m) {
     return warp() * kTileRows + tile_row(T::kWide, g(), m, 0);
   }
 
-  __device__ void step(bool pending) {
+  // The window, sub-window by sub-window.
+  __device__ void walk() {
     int stop = min(end_, start_ + kColumns);
-    if (!pending && start_ > base_ + kSlots) load_ring(base_ + kSlots, start_);
-    prepare(start_, stop, pending ? c_ : base_ + kSlots);
+    if (!pending_ && start_ > base_ + kSlots) load_ring(base_ + kSlots, start_);
+    prepare(start_, stop, pending_ ? c_ : base_ + kSlots);
     copies_wait();
     __syncthreads();
-    if (pending) fold(c_, true);
+    if (pending_) fold(c_, true);
     for (int from = start_; from < end_;) {
       if (from == stop) {
         __syncthreads();
@@ -166,10 +198,10 @@ class StepBlock {
   // ---- loads
 
   __device__ void load_state() {
-    uint8_t* tile = s_.state + warp() * T::kTileBytes;
     if (c_ == 0) {
+      auto* tile = reinterpret_cast<uint4*>(s_.state + warp() * T::kTileBytes);
       for (int i = threadIdx.x % 32; i < T::kTileBytes / 16; i += 32) {
-        reinterpret_cast<uint4*>(tile)[i] = make_uint4(0, 0, 0, 0);
+        tile[i] = make_uint4(0, 0, 0, 0);
       }
     } else if (threadIdx.x == 0) {
       barrier_init(&s_.barrier, 1);
@@ -198,34 +230,45 @@ class StepBlock {
     if (c_ != 0) barrier_wait(&s_.barrier, 0);
   }
 
-  __device__ int ring_row(int position) const {
-    return static_cast<int>(static_cast<uint32_t>(position) %
-                            static_cast<uint32_t>(p_.grid.ring_rows));
+  __device__ uint32_t ring_row(int position) const {
+    const auto p = static_cast<uint32_t>(position);
+    const uint32_t row = p - __umulhi(p, p_.ring_reciprocal) * p_.ring_rows;
+    return row >= p_.ring_rows ? row - p_.ring_rows : row;
   }
 
-  // The ring rows of positions [from, to) of one interval.
-  __device__ void load_ring(int from, int to) {
-    const int p = parity(from);
-    const int slot0 = slot_of(from), n = to - from;
-    const int first = ring_row(from);
-    constexpr int kKeyPieces = T::kKeyDim / 8, kValuePieces = T::kRows / 8;
-    const auto* key = static_cast<const uint16_t*>(a_.ring_key.data) +
-                      ring_slot_ * a_.ring_key.slot_stride + key_head_ * T::kKeyDim;
-    for (int i = threadIdx.x; i < n * kKeyPieces; i += T::kThreads) {
-      const int slot = i / kKeyPieces, piece = i % kKeyPieces * 8;
-      int r = first + slot;
-      if (r >= p_.grid.ring_rows) r -= p_.grid.ring_rows;
-      copy_16(shared_address(&s_.keys[p][slot0 + slot][piece]),
-              key + r * a_.ring_key.row_stride + piece);
-    }
-    const auto* value = static_cast<const uint16_t*>(a_.ring_value.data) +
-                        ring_slot_ * a_.ring_value.slot_stride + first_row_;
-    for (int i = threadIdx.x; i < n * kValuePieces; i += T::kThreads) {
-      const int slot = i / kValuePieces, piece = i % kValuePieces * 8;
-      int r = first + slot;
-      if (r >= p_.grid.ring_rows) r -= p_.grid.ring_rows;
-      copy_16(shared_address(&s_.values[p][slot0 + slot][piece]),
-              value + r * a_.ring_value.row_stride + piece);
+  __device__ uint8_t* ring_keys() const {
+    return reinterpret_cast<uint8_t*>(static_cast<uint16_t*>(a_.ring_key.data) +
+                                      ring_slot_ * a_.ring_key.slot_stride +
+                                      blockIdx.y * T::kKeyDim);
+  }
+  __device__ uint8_t* ring_values() const {
+    return reinterpret_cast<uint8_t*>(static_cast<uint16_t*>(a_.ring_value.data) +
+                                      ring_slot_ * a_.ring_value.slot_stride + first_row_);
+  }
+
+  // The ring rows of positions [base, to) of the interval at `base`.
+  __device__ void load_ring(int base, int to) {
+    const int n = to - base;
+    const uint32_t first = ring_row(base);
+    copy_rows<T::kKeyDim / 8>(&s_.keys[interval_row(base)][0], T::kKeyStride, ring_keys(),
+                              p_.key_row_bytes, first, n);
+    copy_rows<T::kRows / 8>(&s_.values[interval_row(base)][0], T::kValueStride, ring_values(),
+                            p_.value_row_bytes, first, n);
+  }
+
+  template <int kPieces>
+  __device__ void copy_rows(uint16_t* to, int stride, const uint8_t* from, uint32_t row_bytes,
+                            uint32_t first, int n) const {
+    constexpr int kAtOnce = T::kThreads / kPieces;
+    const int piece = threadIdx.x % kPieces;
+    const uint32_t target = shared_address(to) + piece * 16;
+#pragma unroll
+    for (int i = 0; i < kSlots; i += kAtOnce) {
+      const int slot = i + threadIdx.x / kPieces;
+      if (slot >= n || slot >= i + kAtOnce) continue;
+      uint32_t r = first + slot;
+      if (r >= p_.ring_rows) r -= p_.ring_rows;
+      copy_16(target + slot * stride * 2, from + (r * row_bytes + piece * 16));
     }
   }
 
@@ -234,20 +277,22 @@ class StepBlock {
   __device__ void prepare(int from, int to, int other_base) {
     sub_window_ = from;
     load_values(to);
-    prepare_gates(to, other_base);
     prepare_operands(from, to);
+    prepare_gates(to, other_base);
   }
 
-  // v of the lane's two columns, two bf16 a register.
+  __device__ const uint16_t* activation(const Tokens& tokens, int position) const {
+    return static_cast<const uint16_t*>(tokens.data) +
+           (token_ + (position - start_)) * tokens.token_stride;
+  }
+
+  // v of the lane's columns, two bf16 a register.
   __device__ void load_values(int to) {
     if constexpr (T::kActivation == DType::kBF16) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
+      for (int j = 0; j < T::kOwnColumns; ++j) {
         const int position = position_of(2 * c() + j);
-        if (position >= to) continue;
-        const uint16_t* v = static_cast<const uint16_t*>(a_.value.data) +
-                            (token_ + position - start_) * a_.value.token_stride + first_row_;
-        read_rows(v, value_[j]);
+        if (position < to) read_rows(activation(a_.value, position) + first_row_, value_[j]);
       }
     }
   }
@@ -280,28 +325,30 @@ class StepBlock {
       const int slot = threadIdx.x % kSlots;
       const int base = threadIdx.x % 32 < kSlots ? base_ : other_base;
       const int position = base + slot;
-      const float rate = -expf(a_.a_log[head]);
-      float gate = 0, beta = 0;
+      auto* ring = reinterpret_cast<float*>(static_cast<uint8_t*>(a_.ring_gate.data) +
+                                            ring_slot_ * a_.ring_gate.slot_stride * 4 +
+                                            ring_row(position) * p_.gate_row_bytes) +
+                   head;
+      const float log_rate = a_.a_log[head], bias = a_.dt_bias[head];
+      float gate = 0, raw_beta = 0;
       if (position < start_) {
-        gate = static_cast<const float*>(
-            a_.ring_gate.data)[ring_slot_ * a_.ring_gate.slot_stride +
-                               ring_row(position) * a_.ring_gate.row_stride + head];
+        gate = *ring;
       } else if (position < to) {
-        const int64_t token = token_ + position - start_;
-        const float raw =
-            static_cast<const float*>(a_.gate.data)[token * a_.gate.token_stride + head] +
-            a_.dt_bias[head];
-        const float soft = raw > 20.0f ? raw : log1pf(expf(raw));
-        gate = T::kMamba ? soft : __fmul_rn(rate, soft);
+        const int64_t token = token_ + (position - start_);
+        gate = static_cast<const float*>(a_.gate.data)[token * a_.gate.token_stride + head];
         if constexpr (!T::kMamba) {
-          const float b =
-              static_cast<const float*>(a_.beta.data)[token * a_.beta.token_stride + head];
-          beta = p_.beta_scale / (1.0f + expf(-b));
+          raw_beta = static_cast<const float*>(a_.beta.data)[token * a_.beta.token_stride + head];
         }
-        if (first_of_head_ && position >= sub_window_) {
-          static_cast<float*>(
-              a_.ring_gate.data)[ring_slot_ * a_.ring_gate.slot_stride +
-                                 ring_row(position) * a_.ring_gate.row_stride + head] = gate;
+      }
+      const float rate = -expf(log_rate);
+      float beta = 0;
+      if (position >= start_ && position < to) {
+        const float raw = gate + bias;
+        const float soft = raw > 20.0f ? raw : log1pf(expf(raw));
+        gate = T::kMamba ? soft : rate * soft;
+        beta = p_.beta_scale / (1.0f + expf(-raw_beta));
+        if ((T::kHeads > 1 || first_row_ % T::kValueDim == 0) && position >= sub_window_) {
+          *ring = gate;
         }
       }
       double sum = T::kMamba ? static_cast<double>(rate) * gate : static_cast<double>(gate);
@@ -348,15 +395,15 @@ class StepBlock {
     for (int i = threadIdx.x / 16; i < 2 * (to - from); i += T::kThreads / 16) {
       const bool is_key = i % 2 == 0;
       const int position = from + i / 2;
-      const int64_t token = token_ + position - start_;
-      const int column = position & (kColumns - 1);
+      const int64_t token = token_ + (position - start_);
+      const int column = T::kSingle ? 0 : position & (kColumns - 1);
       float x[kTurns][8];
       float squares = 0;
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
         const int piece = turn * 16 + lane;
         if (piece < kPieces) {
-          read_activations(is_key ? a_.key : a_.query, token, key_head_ * T::kKeyDim + piece * 8,
+          read_activations(is_key ? a_.key : a_.query, token, blockIdx.y * T::kKeyDim + piece * 8,
                            x[turn]);
         } else {
 #pragma unroll
@@ -378,13 +425,13 @@ class StepBlock {
         if (T::kMamba) {
           factor = 1.0f / power;
         } else {
-          factor = is_key ? inverse : inverse * rsqrtf(static_cast<float>(T::kKeyDim)) / power;
+          factor = inverse * rsqrtf(static_cast<float>(T::kKeyDim)) / power;
         }
         const float multiply = is_key ? inverse : power;
 #pragma unroll
         for (int turn = 0; turn < kTurns; ++turn) {
 #pragma unroll
-          for (int e = 0; e < 8; ++e) x[turn][e] = __fmul_rn(x[turn][e], multiply);
+          for (int e = 0; e < 8; ++e) x[turn][e] *= multiply;
         }
       }
       float sum = 0;
@@ -397,9 +444,7 @@ class StepBlock {
         for (int e = 0; e < 4; ++e) {
           const float low = x[turn][2 * e], high = x[turn][2 * e + 1];
           r[e] = T::kMamba && is_key ? pack_bf16(low, high) : pack_half(low, high);
-          if constexpr (T::kMamba) {
-            raw[e] = pack_bf16(low, high);
-          }
+          raw[e] = pack_bf16(low, high);
           if constexpr (T::kInt8) {
             const float2 rounded = unpack_half(r[e]);
             sum += rounded.x + rounded.y;
@@ -407,13 +452,10 @@ class StepBlock {
         }
         const uint4 bits = make_uint4(r[0], r[1], r[2], r[3]);
         if (is_key) {
-          *reinterpret_cast<uint4*>(&s_.keys[parity(position)][slot_of(position)][piece * 8]) =
-              bits;
-          if (first_of_key_head_) {
-            *reinterpret_cast<uint4*>(static_cast<uint16_t*>(a_.ring_key.data) +
-                                      ring_slot_ * a_.ring_key.slot_stride +
-                                      ring_row(position) * a_.ring_key.row_stride +
-                                      key_head_ * T::kKeyDim + piece * 8) = bits;
+          *reinterpret_cast<uint4*>(&s_.keys[key_row(position)][piece * 8]) = bits;
+          if (blockIdx.x == 0) {
+            *reinterpret_cast<uint4*>(ring_keys() +
+                                      (ring_row(position) * p_.key_row_bytes + piece * 16)) = bits;
           }
         } else {
           *reinterpret_cast<uint4*>(&s_.queries[column][piece * 8]) = bits;
@@ -441,20 +483,17 @@ class StepBlock {
 
   using Products = float[kMs][T::kMamba ? 1 : 2][4];
 
-  // Columns of the window as operands: of each step of 16 keys {k b0, q b0, k b1, q b1}; Mamba-2:
-  // of each pair of steps {q b0, q b1, q b0, q b1}.
-  static constexpr int kOperandRegisters = T::kMamba ? 2 * T::kSteps : 4 * T::kSteps;
-
   __device__ void segment(int from, int to);
-  __device__ void load_operands(uint32_t z[kOperandRegisters], const uint16_t* queries) const;
-  __device__ void scores(const uint32_t z[kOperandRegisters], float key[2][2],
-                         float query[2][2]) const;
-  __device__ void products(const uint32_t z[kOperandRegisters], Products d) const;
-  __device__ void product_tf32(float (*d)[4], const float x[2][4], const uint32_t* z) const;
+  __device__ void scores(float key[2][2], float query[2][2]) const;
+  __device__ void products(Products d) const;
+  __device__ void product_tf32(float (*d)[4], const float x[4], uint32_t key,
+                               uint32_t query) const;
   __device__ void load_slots(int n, uint32_t u[kMs][4]) const;
-  template <int kHalf>
-  __device__ void substitute(int first, int last, const Products& constant, uint32_t b0,
-                             uint32_t b1, uint32_t u[kMs][4], uint32_t mine[2][kMs]) const;
+  __device__ void substitute(int from, int to, const Products& constant, uint32_t b0, uint32_t b1,
+                             uint32_t u[kMs][4], uint32_t mine[2][kMs]) const;
+  template <int kOdd>
+  __device__ void substitute_one(bool own, bool high, const Products& constant, uint32_t b0,
+                                 uint32_t b1, uint32_t u[kMs][4], uint32_t mine[kMs]) const;
   __device__ float value_of(int j, int m, int half) const;
   __device__ void write_output(int position, const float y[kMs][2]) const;
 
@@ -462,14 +501,16 @@ class StepBlock {
 
   __device__ void fold(int base, bool to_slot);
   __device__ void fold_weights(int p, int set, float weight[4], float& decay) const;
-  __device__ void fold_operand(int p, int m, const float weight[4], uint32_t top[4],
+  __device__ void fold_operand(int row, int m, const float weight[4], uint32_t top[4],
                                uint32_t rest[4]) const;
   __device__ void fold_step(uint32_t keys, int step, const uint32_t top[4], const uint32_t rest[4],
                             float d[8]) const;
   __device__ void fold_int8(uint32_t keys, int m, const uint32_t top[4], const uint32_t rest[4],
-                            float decay, bool to_slot);
-  __device__ uint4* chunk(int i, int m, int half) const;
-  __device__ void store_chunk(int i, int m, int half, uint4 raw, bool to_slot) const;
+                            float decay, uint4* slot);
+  __device__ uint4* chunk(int i, int m) const {
+    return reinterpret_cast<uint4*>(s_.state + warp() * T::kTileBytes) + (i * 2 + m) * 32 +
+           threadIdx.x % 32;
+  }
 
   __device__ void count_saturated(int n) const {
     if (a_.n_saturated != nullptr && n > 0) {
@@ -477,18 +518,27 @@ class StepBlock {
                 static_cast<unsigned long long>(n));
     }
   }
+  // Two fp16, infinities and NaN brought to the largest finite ones and counted.
+  __device__ static uint32_t saturate(uint32_t bits, int& count) {
+    const uint32_t x = saturate_half2(bits);
+    if (x != bits) {
+      count += ((x ^ bits) & 0xffffu) != 0;
+      count += (x ^ bits) >> 16 != 0;
+    }
+    return x;
+  }
 
+  const StepParams& p_;
   const StepArgs& a_;
-  const Problem& p_;
   StepShared<T>& s_;
   int read_slot_, write_slot_, ring_slot_;
   int n_, c_, start_, end_;  // positions
   int64_t token_;
-  int first_row_, key_head_;
-  bool first_of_key_head_, first_of_head_;
+  int first_row_;
+  bool pending_ = false;
   int base_ = 0;        // the grid point of the interval in work
   int sub_window_ = 0;  // first position of the sub-window
-  uint32_t value_[2][kMs];
+  uint32_t value_[T::kOwnColumns][kMs];
   float row_scale_[kMs][2];  // int8
 };
 

@@ -16,25 +16,25 @@ __device__ void StepBlock<T>::fold_weights(int p, int set, float weight[4], floa
     const int slot = 2 * c() + i % 2 + i / 2 * 8;
     const float2 at = s_.log_decay[h][p][slot];
     weight[i] = expf((end.x - at.x) + (end.y - at.y));
-    if constexpr (T::kMamba) weight[i] = __fmul_rn(weight[i], s_.gates[h][p][slot].y);
+    if constexpr (T::kMamba) weight[i] *= s_.gates[h][p][slot].y;
   }
 }
 
-// The weighted ring values as the sum of two 16-bit operands [rows x slots].
+// The weighted ring values as the sum of two 16-bit operands [rows x slots]. row: where the
+// interval's rows begin.
 template <typename T>
-__device__ void StepBlock<T>::fold_operand(int p, int m, const float weight[4], uint32_t top[4],
+__device__ void StepBlock<T>::fold_operand(int row, int m, const float weight[4], uint32_t top[4],
                                            uint32_t rest[4]) const {
   uint32_t x[4][kMs];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) read_rows(s_.values[p][2 * c() + i % 2 + i / 2 * 8], x[i]);
+  for (int i = 0; i < 4; ++i) read_rows(s_.values[row + 2 * c() + i % 2 + i / 2 * 8], x[i]);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {  // a0: row g, slots 2c, 2c+1; a1: row g+8; a2, a3: slots + 8
     const int first = i / 2 * 2;
     const uint32_t pair = i % 2 == 0 ? low_halves(x[first][m], x[first + 1][m])
                                      : high_halves(x[first][m], x[first + 1][m]);
     const float2 two = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
-    const float low = __fmul_rn(two.x, weight[first]);
-    const float high = __fmul_rn(two.y, weight[first + 1]);
+    const float low = two.x * weight[first], high = two.y * weight[first + 1];
     top[i] = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
     const float2 rounded = T::kMamba ? unpack_bf16(top[i]) : unpack_half(top[i]);
     rest[i] = T::kMamba ? pack_bf16(low - rounded.x, high - rounded.y)
@@ -61,96 +61,88 @@ __device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const uint32_t 
   }
 }
 
-template <typename T>
-__device__ void StepBlock<T>::store_chunk(int i, int m, int half, uint4 raw, bool to_slot) const {
-  *chunk(i, m, half) = raw;
-  if (!to_slot) return;
-  uint8_t* tile = static_cast<uint8_t*>(a_.checkpoint) +
-                  (write_slot_ * a_.checkpoint_slot_stride +
-                   int64_t{first_row_ + warp() * kTileRows} * T::kKeyDim) *
-                      T::kElementBytes;
-  reinterpret_cast<uint4*>(tile)[((i * 2 + m) * 2 + half) * 32 + threadIdx.x % 32] = raw;
-}
-
 // S <- e^{G_end} S + sum_j w_j u_j k_j^T of the interval at `base`, all of whose rows stand in
 // shared memory, rounded to the checkpoint's dtype; to the write slot if to_slot.
 template <typename T>
 __device__ void StepBlock<T>::fold(int base, bool to_slot) {
-  const int p = parity(base);
+  const int row = interval_row(base);
   wait_state();
   const int lane = threadIdx.x % 32;
   // Matrices {slots 0..7, slots 8..15} of the step's first eight keys, then of its second.
-  const uint32_t keys = shared_address(&s_.keys[p][lane / 8 % 2 * 8 + lane % 8][lane / 16 * 8]);
+  const uint32_t keys = shared_address(&s_.keys[row + lane % 16][lane / 16 * 8]);
+  uint4* slot = nullptr;
+  if (to_slot) {
+    slot = reinterpret_cast<uint4*>(static_cast<uint8_t*>(a_.checkpoint) +
+                                    (write_slot_ * a_.checkpoint_slot_stride +
+                                     int64_t{first_row_ + warp() * kTileRows} * T::kKeyDim) *
+                                        T::kElementBytes) +
+           lane;
+  }
   uint32_t top[kMs][4], rest[kMs][4];
   float decay[kMs];
 #pragma unroll
   for (int m = 0; m < kMs; ++m) {
     float weight[4];
-    fold_weights(p, T::kWide ? 0 : m, weight, decay[m]);
-    fold_operand(p, m, weight, top[m], rest[m]);
+    fold_weights(parity(base), T::kWide ? 0 : m, weight, decay[m]);
+    fold_operand(row, m, weight, top[m], rest[m]);
   }
   if constexpr (T::kInt8) {
 #pragma unroll
-    for (int m = 0; m < kMs; ++m) fold_int8(keys, m, top[m], rest[m], decay[m], to_slot);
+    for (int m = 0; m < kMs; ++m) fold_int8(keys, m, top[m], rest[m], decay[m], slot);
     return;
   }
   int saturated = 0;
-#pragma unroll 1
-  for (int i = 0; i < T::kChunks; ++i) {
+#pragma unroll 2
+  for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
-      const uint4 low = *chunk(i, m, 0), high = *chunk(i, m, 1);
-      const uint32_t l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
-      uint32_t folded[2][4];
+      float d[8];  // {row g: keys 2c, 2c+1; row g+8}, then keys 2c+8, 2c+9
+      if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
-      for (int sub = 0; sub < T::kChunkSteps; ++sub) {
-        float d[8];  // {row g: keys 2c, 2c+1; row g+8}, then keys 2c+8, 2c+9
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          if constexpr (T::kCheckpoint == DType::kF32) {
-            d[4 * n] = __uint_as_float(l[2 * n]);
-            d[4 * n + 1] = __uint_as_float(l[2 * n + 1]);
-            d[4 * n + 2] = __uint_as_float(h[2 * n]);
-            d[4 * n + 3] = __uint_as_float(h[2 * n + 1]);
-          } else {
-            const bool half_float = T::kCheckpoint == DType::kF16;
-            const float2 x = half_float ? unpack_half(l[2 * sub + n]) : unpack_bf16(l[2 * sub + n]);
-            const float2 y = half_float ? unpack_half(h[2 * sub + n]) : unpack_bf16(h[2 * sub + n]);
-            d[4 * n] = x.x;
-            d[4 * n + 1] = x.y;
-            d[4 * n + 2] = y.x;
-            d[4 * n + 3] = y.y;
-          }
+        for (int pair = 0; pair < 2; ++pair) {
+          const float4 x = *reinterpret_cast<const float4*>(chunk(2 * step + pair, m));
+          d[4 * pair] = x.x;
+          d[4 * pair + 2] = x.y;
+          d[4 * pair + 1] = x.z;
+          d[4 * pair + 3] = x.w;
         }
+      } else {
+        const uint4 raw = *chunk(step, m);
+        const uint32_t r[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-        for (int e = 0; e < 8; ++e) d[e] = __fmul_rn(d[e], decay[m]);
-        fold_step(keys, i * T::kChunkSteps + sub, top[m], rest[m], d);
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float x = d[4 * n + 2 * half], y = d[4 * n + 2 * half + 1];
-            if constexpr (T::kCheckpoint == DType::kF32) {
-              folded[half][2 * n] = __float_as_uint(x);
-              folded[half][2 * n + 1] = __float_as_uint(y);
-            } else if constexpr (T::kCheckpoint == DType::kF16) {
-              const uint32_t raw = pack_half(x, y), bits = saturate_half2(raw);
-              if (raw != bits) {
-                saturated += ((raw ^ bits) & 0xffffu) != 0;
-                saturated += (raw ^ bits) >> 16 != 0;
-              }
-              folded[half][2 * sub + n] = bits;
-            } else {
-              folded[half][2 * sub + n] = pack_bf16(x, y);
-            }
-          }
+        for (int i = 0; i < 4; ++i) {
+          const float2 two =
+              T::kCheckpoint == DType::kF16 ? unpack_half(r[i]) : unpack_bf16(r[i]);
+          d[2 * i] = two.x;
+          d[2 * i + 1] = two.y;
         }
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        store_chunk(i, m, half,
-                    make_uint4(folded[half][0], folded[half][1], folded[half][2], folded[half][3]),
-                    to_slot);
+      for (int e = 0; e < 8; ++e) d[e] *= decay[m];
+      fold_step(keys, step, top[m], rest[m], d);
+      if constexpr (T::kCheckpoint == DType::kF32) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          const float4 x =
+              make_float4(d[4 * pair], d[4 * pair + 2], d[4 * pair + 1], d[4 * pair + 3]);
+          *reinterpret_cast<float4*>(chunk(2 * step + pair, m)) = x;
+          if (to_slot) {
+            *reinterpret_cast<float4*>(slot + ((2 * step + pair) * 2 + m) * 32) = x;
+          }
+        }
+      } else {
+        uint32_t r[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (T::kCheckpoint == DType::kF16) {
+            r[i] = saturate(pack_half(d[2 * i], d[2 * i + 1]), saturated);
+          } else {
+            r[i] = pack_bf16(d[2 * i], d[2 * i + 1]);
+          }
+        }
+        const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
+        *chunk(step, m) = raw;
+        if (to_slot) slot[(step * 2 + m) * 32] = raw;
       }
     }
   }
@@ -160,28 +152,24 @@ __device__ void StepBlock<T>::fold(int base, bool to_slot) {
 // int8 needs a row's largest value before it can round: a product's rows in registers.
 template <typename T>
 __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top[4],
-                                        const uint32_t rest[4], float decay, bool to_slot) {
+                                        const uint32_t rest[4], float decay, uint4* slot) {
   float d[T::kSteps][8];
   float largest[2] = {0, 0};
-  const float scale[2] = {__fmul_rn(decay, row_scale_[m][0]), __fmul_rn(decay, row_scale_[m][1])};
+  const float scale[2] = {decay * row_scale_[m][0], decay * row_scale_[m][1]};
 #pragma unroll
-  for (int i = 0; i < T::kChunks; ++i) {
-    const uint4 low = *chunk(i, m, 0), high = *chunk(i, m, 1);
-    const uint32_t x[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+  for (int i = 0; i < T::kSteps / 2; ++i) {
+    const uint4 raw = *chunk(i, m);
+    const uint32_t r[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-    for (int sub = 0; sub < 4; ++sub) {
-      float* s = d[4 * i + sub];
+    for (int sub = 0; sub < 2; ++sub) {
+      float* s = d[2 * i + sub];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          // 2^23 + byte, as a float's bits.
-          const uint32_t bits = __byte_perm(x[half][sub], 0x4b000000u, 0x7540 + e);
-          s[e / 2 * 4 + half * 2 + e % 2] =
-              __fmul_rn(__uint_as_float(bits) - 8388736.0f, scale[half]);
-        }
+      for (int e = 0; e < 8; ++e) {
+        // 2^23 + byte, as a float's bits.
+        const uint32_t bits = __byte_perm(r[2 * sub + e / 4], 0x4b000000u, 0x7540 + e % 4);
+        s[e] = (__uint_as_float(bits) - 8388736.0f) * scale[e / 2 % 2];
       }
-      fold_step(keys, 4 * i + sub, top, rest, s);
+      fold_step(keys, 2 * i + sub, top, rest, s);
 #pragma unroll
       for (int e = 0; e < 8; ++e) largest[e / 2 % 2] = fmaxf(largest[e / 2 % 2], fabsf(s[e]));
     }
@@ -195,30 +183,27 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top
     }
     row_scale_[m][half] = __fdiv_rn(largest[half], 127.0f);
     inverse[half] = largest[half] > 0 ? __fdiv_rn(127.0f, largest[half]) : 0.0f;
-    if (to_slot && c() == 0) {
+    if (slot != nullptr && c() == 0) {
       a_.scale[write_slot_ * a_.scale_slot_stride + first_row_ + lane_row(m) + half] =
           row_scale_[m][half];
     }
   }
 #pragma unroll
-  for (int i = 0; i < T::kChunks; ++i) {
+  for (int i = 0; i < T::kSteps / 2; ++i) {
+    uint32_t r[4];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t r[4];
+    for (int word = 0; word < 4; ++word) {
+      const float* s = d[2 * i + word / 2] + word % 2 * 4;
+      // 1.5 * 2^23 + 128 + q: rounding to nearest even leaves the byte in the low bits.
+      uint32_t b[4];
 #pragma unroll
-      for (int sub = 0; sub < 4; ++sub) {
-        const float* s = d[4 * i + sub] + 2 * half;
-        // 1.5 * 2^23 + 128 + q: rounding to nearest even leaves the byte in the low bits.
-        uint32_t b[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          b[e] = __float_as_uint(__fmul_rn(s[e / 2 * 4 + e % 2], inverse[half]) + 12583040.0f);
-        }
-        r[sub] =
-            __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
-      }
-      store_chunk(i, m, half, make_uint4(r[0], r[1], r[2], r[3]), to_slot);
+      for (int e = 0; e < 4; ++e) b[e] = __float_as_uint(s[e] * inverse[e / 2] + 12583040.0f);
+      r[word] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040),
+                            0x5410);
     }
+    const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
+    *chunk(i, m) = raw;
+    if (slot != nullptr) slot[(i * 2 + m) * 32] = raw;
   }
 }
 

@@ -12,6 +12,7 @@ struct StepInstance {
   DType checkpoint, activation;
   int value_dim, key_dim;
   int rows;  // state rows of a block: whole heads of one key head, or a part of one
+  LaunchStep launch_single;  // every window has at most one token
   LaunchStep launch;
 };
 
