@@ -52,10 +52,12 @@ void launch_step(const StepArgs& args, const Problem& problem, cudaStream_t stre
 
 // An instance for windows of one token and one for any. kRegisters: of a thread, at least.
 template <Family kFamily, DType kCheckpoint, DType kActivation, int kValueDim, int kKeyDim,
-          int kRows, int kSingleRegisters, int kRegisters>
+          int kRows, int kSingleProducts, int kSingleRegisters, int kProducts, int kRegisters>
 constexpr StepInstance instance() {
-  using Single = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows, true>;
-  using Any = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows, false>;
+  using Single = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows,
+                            kSingleProducts, true>;
+  using Any =
+      StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows, kProducts, false>;
   return {kFamily,
           kCheckpoint,
           kActivation,

@@ -129,13 +129,27 @@ __device__ __forceinline__ float2 unpack_bf16(uint32_t bits) {
   return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
 }
 
-// Two fp16, infinities and NaN brought to the largest finite ones.
-__device__ __forceinline__ uint32_t saturate_half2(uint32_t bits) {
-  const __half2 largest = __half2half2(__ushort_as_half(0x7bff));
-  const __half2 x = *reinterpret_cast<const __half2*>(&bits);
-  const __half2 clamped = __hmax2(__hmin2(x, largest), __hneg2(largest));
-  return *reinterpret_cast<const uint32_t*>(&clamped);
+// As pack_half, but what is beyond fp16's range becomes its largest value; NaN stays NaN.
+__device__ __forceinline__ uint32_t pack_half_finite(float low, float high) {
+  uint32_t bits;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
 }
+__device__ __forceinline__ __half2 as_half2(uint32_t bits) {
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+__device__ __forceinline__ __half2 largest_half2() {
+  return __half2half2(__ushort_as_half(0x7bff));
+}
+// NaN becomes the largest value.
+__device__ __forceinline__ uint32_t without_nan(uint32_t bits) {
+  const __half2 x = __hmin2(as_half2(bits), largest_half2());
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
+// True if neither half has reached the largest value (or is NaN).
+__device__ __forceinline__ bool in_range(__half2 x) { return __hblt2(__habs2(x), largest_half2()); }
+// 1 if fp16 cannot hold x.
+__device__ __forceinline__ int beyond_half(float x) { return !(fabsf(x) < 65520.0f); }
 
 // The halves of x and y: low halves, high halves.
 __device__ __forceinline__ uint32_t low_halves(uint32_t x, uint32_t y) {

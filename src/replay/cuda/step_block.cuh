@@ -1,7 +1,7 @@
 // The step's block: one kernel for GDN and Mamba-2, any window.
 //
 // A block takes kRows state rows (one head, part of one, or some of one key head) of one row of the
-// batch; a warp owns a tile of 32 of them from start to end. The window is taken in sub-windows of
+// batch; a warp owns 16 kMs of them from start to end. The window is taken in sub-windows of
 // at most eight positions; the token at position p stands in column p mod 8 of every product.
 //
 //   load     the state tile by one bulk copy, ring rows by 16-byte copies
@@ -27,7 +27,7 @@ inline constexpr int kSlots = 16;   // the grid interval of these kernels
 inline constexpr int kColumns = 8;  // positions of a sub-window
 
 template <Family kFamily_, DType kCheckpoint_, DType kActivation_, int kValueDim_, int kKeyDim_,
-          int kRows_, bool kSingle_>
+          int kRows_, int kProducts_, bool kSingle_>
 struct StepTraits {
   static constexpr Family kFamily = kFamily_;
   static constexpr DType kCheckpoint = kCheckpoint_;
@@ -35,12 +35,13 @@ struct StepTraits {
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kKeyDim = kKeyDim_;
   static constexpr int kRows = kRows_;
+  static constexpr int kMs = kProducts_;  // products of 16 rows that a warp owns: 1, 2 or 4
   static constexpr bool kSingle = kSingle_;
   static constexpr bool kMamba = kFamily == Family::kMamba2;
   static constexpr bool kInt8 = kCheckpoint == DType::kI8;
   static constexpr bool kWide = wide_rows(kValueDim);
   static constexpr int kHeads = kRows > kValueDim ? kRows / kValueDim : 1;  // of a block
-  static constexpr int kWarps = kRows / kTileRows;
+  static constexpr int kWarps = kRows / (16 * kMs);
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kElementBytes = static_cast<int>(dtype_bytes(kCheckpoint));
   static constexpr int kSteps = kKeyDim / kStepKeys;
@@ -54,9 +55,10 @@ struct StepTraits {
   static constexpr int kValueRows = kSingle ? kSlots : 2 * kSlots;
   static constexpr int kQueries = kSingle ? 1 : kColumns;
   static constexpr int kOwnColumns = kSingle ? 1 : 2;  // of a lane
-  // Heads end inside tiles: each half of a tile has weights of its own.
-  static constexpr int kWeightSets = kWide ? 1 : 2;
-  static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0);
+  // Where a warp's rows may belong to several heads, each product has weights of its own.
+  static constexpr int kWeightSets = kValueDim % (16 * kMs) == 0 ? 1 : kMs;
+  static constexpr int kChunks = kKeyDim * kElementBytes / 32;  // of a product's rows, 16 bytes
+  static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0 && kWarps * 16 * kMs == kRows);
   static_assert(kRows % kValueDim == 0 || kValueDim % kRows == 0);
 };
 
@@ -76,7 +78,7 @@ struct alignas(128) StepShared {
   uint8_t state[T::kRows * T::kKeyDim * T::kElementBytes];  // tiles, as stored
   uint16_t keys[T::kKeyRows][T::kKeyStride];                // ring dtype
   uint16_t values[T::kValueRows][T::kValueStride];
-  uint16_t queries[T::kQueries][T::kKeyStride];                     // fp16, times a power of two
+  uint16_t queries[T::kQueries][T::kKeyStride];                      // fp16, times a power of two
   uint16_t raw_queries[T::kMamba ? T::kQueries : 1][T::kKeyStride];  // bf16
   float2 log_decay[T::kHeads][2][kSlots];  // prefix sum of an interval: high and low part
   float2 gates[T::kHeads][2][kSlots];      // e^{prefix sum}; beta, Mamba-2: dt
@@ -140,7 +142,7 @@ class StepBlock {
 
  private:
   static constexpr uint32_t kFull = 0xffffffffu;
-  static constexpr int kMs = 2;  // products of 16 rows in a tile
+  static constexpr int kMs = T::kMs;
 
   __device__ static int warp() { return threadIdx.x / 32; }
   __device__ static int g() { return threadIdx.x % 32 / 4; }
@@ -156,18 +158,27 @@ class StepBlock {
     return position & (2 * kSlots - 1);
   }
   // Where the rows of the interval at `base` stand.
-  __device__ static int interval_row(int base) {
-    return T::kSingle ? 0 : base & (2 * kSlots - 1);
-  }
-  // The block's head that half m of the warp's tile belongs to.
+  __device__ static int interval_row(int base) { return T::kSingle ? 0 : base & (2 * kSlots - 1); }
+  __device__ static int product_of(int m) { return warp() * kMs + m; }
+  // The block's head that product m of the warp belongs to.
   __device__ static int head_of(int m) {
-    if constexpr (T::kHeads == 1) return 0;
-    return (warp() * kTileRows + (T::kWide ? 0 : 16 * m)) / T::kValueDim;
+    return T::kHeads == 1 ? 0 : 16 * product_of(m) / T::kValueDim;
   }
+  __device__ static constexpr int set_of(int m) { return T::kWeightSets == 1 ? 0 : m; }
   // The first row of a lane in product m, within the block; a lane has two rows there, and if
-  // kWide, those of m = 1 follow those of m = 0.
+  // kWide, those of an odd product follow those of the even one before it.
   __device__ static int lane_row(int m) {
-    return warp() * kTileRows + tile_row(T::kWide, g(), m, 0);
+    const int product = product_of(m);
+    return product / 2 * kTileRows + tile_row(T::kWide, g(), product % 2, 0);
+  }
+  // The lane's 16 bytes i of product m; the same place in a stored tile.
+  __device__ static int chunk_offset(int i, int m) {
+    const int product = kMs == 1 ? warp() : warp() * kMs;
+    return (product / 2 + m / 2) * T::kTileBytes +
+           ((i * 2 + (kMs == 1 ? product % 2 : m % 2)) * 32 + threadIdx.x % 32) * 16;
+  }
+  __device__ uint4* chunk(int i, int m) const {
+    return reinterpret_cast<uint4*>(s_.state + chunk_offset(i, m));
   }
 
   // The window, sub-window by sub-window.
@@ -199,9 +210,10 @@ class StepBlock {
 
   __device__ void load_state() {
     if (c_ == 0) {
-      auto* tile = reinterpret_cast<uint4*>(s_.state + warp() * T::kTileBytes);
-      for (int i = threadIdx.x % 32; i < T::kTileBytes / 16; i += 32) {
-        tile[i] = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+      for (int i = 0; i < T::kChunks; ++i) {
+#pragma unroll
+        for (int m = 0; m < kMs; ++m) *chunk(i, m) = make_uint4(0, 0, 0, 0);
       }
     } else if (threadIdx.x == 0) {
       barrier_init(&s_.barrier, 1);
@@ -299,18 +311,24 @@ class StepBlock {
 
   // The lane's rows of 16-bit elements.
   __device__ void read_rows(const uint16_t* rows, uint32_t x[kMs]) const {
-    if constexpr (T::kWide) {
-      const uint2 two = *reinterpret_cast<const uint2*>(rows + lane_row(0));
-      x[0] = two.x;
-      x[1] = two.y;
+    if constexpr (T::kWide && kMs > 1) {
+#pragma unroll
+      for (int m = 0; m < kMs; m += 2) {
+        const uint2 two = *reinterpret_cast<const uint2*>(rows + lane_row(m));
+        x[m] = two.x;
+        x[m + 1] = two.y;
+      }
     } else {
 #pragma unroll
       for (int m = 0; m < kMs; ++m) x[m] = *reinterpret_cast<const uint32_t*>(rows + lane_row(m));
     }
   }
   __device__ void write_rows(uint16_t* rows, const uint32_t x[kMs]) const {
-    if constexpr (T::kWide) {
-      *reinterpret_cast<uint2*>(rows + lane_row(0)) = make_uint2(x[0], x[1]);
+    if constexpr (T::kWide && kMs > 1) {
+#pragma unroll
+      for (int m = 0; m < kMs; m += 2) {
+        *reinterpret_cast<uint2*>(rows + lane_row(m)) = make_uint2(x[m], x[m + 1]);
+      }
     } else {
 #pragma unroll
       for (int m = 0; m < kMs; ++m) *reinterpret_cast<uint32_t*>(rows + lane_row(m)) = x[m];
@@ -486,8 +504,7 @@ class StepBlock {
   __device__ void segment(int from, int to);
   __device__ void scores(float key[2][2], float query[2][2]) const;
   __device__ void products(Products d) const;
-  __device__ void product_tf32(float (*d)[4], const float x[4], uint32_t key,
-                               uint32_t query) const;
+  __device__ void product_tf32(float (*d)[4], const float x[4], uint32_t key, uint32_t query) const;
   __device__ void load_slots(int n, uint32_t u[kMs][4]) const;
   __device__ void substitute(int from, int to, const Products& constant, uint32_t b0, uint32_t b1,
                              uint32_t u[kMs][4], uint32_t mine[2][kMs]) const;
@@ -500,17 +517,16 @@ class StepBlock {
   // ---- step_fold.cuh
 
   __device__ void fold(int base, bool to_slot);
-  __device__ void fold_weights(int p, int set, float weight[4], float& decay) const;
+  __device__ void fold_weights(int p, int m, float weight[4], float& decay) const;
   __device__ void fold_operand(int row, int m, const float weight[4], uint32_t top[4],
                                uint32_t rest[4]) const;
   __device__ void fold_step(uint32_t keys, int step, const uint32_t top[4], const uint32_t rest[4],
                             float d[8]) const;
+  template <int kGroup>
+  __device__ void fold_group(uint32_t keys, int first, const uint32_t top[][4],
+                             const uint32_t rest[][4], const float decay[], uint8_t* slot) const;
   __device__ void fold_int8(uint32_t keys, int m, const uint32_t top[4], const uint32_t rest[4],
-                            float decay, uint4* slot);
-  __device__ uint4* chunk(int i, int m) const {
-    return reinterpret_cast<uint4*>(s_.state + warp() * T::kTileBytes) + (i * 2 + m) * 32 +
-           threadIdx.x % 32;
-  }
+                            float decay, uint8_t* slot);
 
   __device__ void count_saturated(int n) const {
     if (a_.n_saturated != nullptr && n > 0) {
@@ -518,16 +534,6 @@ class StepBlock {
                 static_cast<unsigned long long>(n));
     }
   }
-  // Two fp16, infinities and NaN brought to the largest finite ones and counted.
-  __device__ static uint32_t saturate(uint32_t bits, int& count) {
-    const uint32_t x = saturate_half2(bits);
-    if (x != bits) {
-      count += ((x ^ bits) & 0xffffu) != 0;
-      count += (x ^ bits) >> 16 != 0;
-    }
-    return x;
-  }
-
   const StepParams& p_;
   const StepArgs& a_;
   StepShared<T>& s_;

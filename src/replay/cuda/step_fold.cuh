@@ -7,8 +7,8 @@ namespace replayssm::cuda {
 
 // e^{G_end - G_slot} (Mamba-2: times dt) of the lane's slots 2c, 2c+1, 2c+8, 2c+9.
 template <typename T>
-__device__ void StepBlock<T>::fold_weights(int p, int set, float weight[4], float& decay) const {
-  const int h = head_of(set);
+__device__ void StepBlock<T>::fold_weights(int p, int m, float weight[4], float& decay) const {
+  const int h = head_of(set_of(m));
   const float2 end = s_.log_decay[h][p][kSlots - 1];
   decay = s_.gates[h][p][kSlots - 1].x;
 #pragma unroll
@@ -61,41 +61,17 @@ __device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const uint32_t 
   }
 }
 
-// S <- e^{G_end} S + sum_j w_j u_j k_j^T of the interval at `base`, all of whose rows stand in
-// shared memory, rounded to the checkpoint's dtype; to the write slot if to_slot.
+// Of fold: products [first, first + kGroup), to be rounded one by one. slot: the stored tiles.
 template <typename T>
-__device__ void StepBlock<T>::fold(int base, bool to_slot) {
-  const int row = interval_row(base);
-  wait_state();
-  const int lane = threadIdx.x % 32;
-  // Matrices {slots 0..7, slots 8..15} of the step's first eight keys, then of its second.
-  const uint32_t keys = shared_address(&s_.keys[row + lane % 16][lane / 16 * 8]);
-  uint4* slot = nullptr;
-  if (to_slot) {
-    slot = reinterpret_cast<uint4*>(static_cast<uint8_t*>(a_.checkpoint) +
-                                    (write_slot_ * a_.checkpoint_slot_stride +
-                                     int64_t{first_row_ + warp() * kTileRows} * T::kKeyDim) *
-                                        T::kElementBytes) +
-           lane;
-  }
-  uint32_t top[kMs][4], rest[kMs][4];
-  float decay[kMs];
-#pragma unroll
-  for (int m = 0; m < kMs; ++m) {
-    float weight[4];
-    fold_weights(parity(base), T::kWide ? 0 : m, weight, decay[m]);
-    fold_operand(row, m, weight, top[m], rest[m]);
-  }
-  if constexpr (T::kInt8) {
-#pragma unroll
-    for (int m = 0; m < kMs; ++m) fold_int8(keys, m, top[m], rest[m], decay[m], slot);
-    return;
-  }
-  int saturated = 0;
+template <int kGroup>
+__device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_t top[][4],
+                                         const uint32_t rest[][4], const float decay[],
+                                         uint8_t* slot) const {
 #pragma unroll 2
   for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
-    for (int m = 0; m < kMs; ++m) {
+    for (int i = 0; i < kGroup; ++i) {
+      const int m = first + i;
       float d[8];  // {row g: keys 2c, 2c+1; row g+8}, then keys 2c+8, 2c+9
       if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
@@ -110,52 +86,95 @@ __device__ void StepBlock<T>::fold(int base, bool to_slot) {
         const uint4 raw = *chunk(step, m);
         const uint32_t r[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int word = 0; word < 4; ++word) {
           const float2 two =
-              T::kCheckpoint == DType::kF16 ? unpack_half(r[i]) : unpack_bf16(r[i]);
-          d[2 * i] = two.x;
-          d[2 * i + 1] = two.y;
+              T::kCheckpoint == DType::kF16 ? unpack_half(r[word]) : unpack_bf16(r[word]);
+          d[2 * word] = two.x;
+          d[2 * word + 1] = two.y;
         }
       }
 #pragma unroll
-      for (int e = 0; e < 8; ++e) d[e] *= decay[m];
-      fold_step(keys, step, top[m], rest[m], d);
+      for (int e = 0; e < 8; ++e) d[e] *= decay[i];
+      fold_step(keys, step, top[i], rest[i], d);
       if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
           const float4 x =
               make_float4(d[4 * pair], d[4 * pair + 2], d[4 * pair + 1], d[4 * pair + 3]);
           *reinterpret_cast<float4*>(chunk(2 * step + pair, m)) = x;
-          if (to_slot) {
-            *reinterpret_cast<float4*>(slot + ((2 * step + pair) * 2 + m) * 32) = x;
+          if (slot != nullptr) {
+            *reinterpret_cast<float4*>(slot + chunk_offset(2 * step + pair, m)) = x;
           }
         }
       } else {
         uint32_t r[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if constexpr (T::kCheckpoint == DType::kF16) {
-            r[i] = saturate(pack_half(d[2 * i], d[2 * i + 1]), saturated);
-          } else {
-            r[i] = pack_bf16(d[2 * i], d[2 * i + 1]);
-          }
+        for (int word = 0; word < 4; ++word) {
+          r[word] = T::kCheckpoint == DType::kF16 ? pack_half_finite(d[2 * word], d[2 * word + 1])
+                                                  : pack_bf16(d[2 * word], d[2 * word + 1]);
         }
         const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
         *chunk(step, m) = raw;
-        if (to_slot) slot[(step * 2 + m) * 32] = raw;
+        if (slot == nullptr) continue;
+        *reinterpret_cast<uint4*>(slot + chunk_offset(step, m)) = raw;
+        if constexpr (T::kCheckpoint == DType::kF16) {
+          const __half2 low = __hmax2(__habs2(as_half2(r[0])), __habs2(as_half2(r[1])));
+          const __half2 high = __hmax2(__habs2(as_half2(r[2])), __habs2(as_half2(r[3])));
+          if (!in_range(__hmax2(low, high))) {
+            int n = 0;
+#pragma unroll
+            for (int e = 0; e < 8; ++e) n += beyond_half(d[e]);
+            count_saturated(n);
+          }
+        }
       }
     }
   }
-  if (to_slot && saturated != 0) count_saturated(saturated);
+}
+
+// S <- e^{G_end} S + sum_j w_j u_j k_j^T of the interval at `base`, all of whose rows stand in
+// shared memory, rounded to the checkpoint's dtype; to the write slot if to_slot.
+template <typename T>
+__device__ void StepBlock<T>::fold(int base, bool to_slot) {
+  const int row = interval_row(base);
+  wait_state();
+  const int lane = threadIdx.x % 32;
+  // Matrices {slots 0..7, slots 8..15} of the step's first eight keys, then of its second.
+  const uint32_t keys = shared_address(&s_.keys[row + lane % 16][lane / 16 * 8]);
+  uint8_t* slot = nullptr;
+  if (to_slot) {
+    slot = static_cast<uint8_t*>(a_.checkpoint) +
+           (write_slot_ * a_.checkpoint_slot_stride + int64_t{first_row_} * T::kKeyDim) *
+               T::kElementBytes;
+  }
+  constexpr int kGroup = T::kInt8 ? 1 : kMs < 2 ? kMs : 2;
+#pragma unroll
+  for (int first = 0; first < kMs; first += kGroup) {
+    uint32_t top[kGroup][4], rest[kGroup][4];
+    float decay[kGroup];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      float weight[4];
+      fold_weights(parity(base), first + i, weight, decay[i]);
+      fold_operand(row, first + i, weight, top[i], rest[i]);
+    }
+    if constexpr (T::kInt8) {
+      fold_int8(keys, first, top[0], rest[0], decay[0], slot);
+    } else {
+      fold_group<kGroup>(keys, first, top, rest, decay, slot);
+    }
+  }
 }
 
 // int8 needs a row's largest value before it can round: a product's rows in registers.
 template <typename T>
 __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top[4],
-                                        const uint32_t rest[4], float decay, uint4* slot) {
+                                        const uint32_t rest[4], float decay, uint8_t* slot) {
   float d[T::kSteps][8];
   float largest[2] = {0, 0};
   const float scale[2] = {decay * row_scale_[m][0], decay * row_scale_[m][1]};
+  // Bytes are read as the floats 2^15 + byte; the bias' rounding is 0.002 of a quantum.
+  const float bias[2] = {-32896.0f * scale[0], -32896.0f * scale[1]};
 #pragma unroll
   for (int i = 0; i < T::kSteps / 2; ++i) {
     const uint4 raw = *chunk(i, m);
@@ -165,9 +184,8 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top
       float* s = d[2 * i + sub];
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        // 2^23 + byte, as a float's bits.
-        const uint32_t bits = __byte_perm(r[2 * sub + e / 4], 0x4b000000u, 0x7540 + e % 4);
-        s[e] = (__uint_as_float(bits) - 8388736.0f) * scale[e / 2 % 2];
+        const uint32_t bits = __byte_perm(r[2 * sub + e / 4], 0x47000000u, 0x7404 + (e % 4 << 4));
+        s[e] = fmaf(__uint_as_float(bits), scale[e / 2 % 2], bias[e / 2 % 2]);
       }
       fold_step(keys, 2 * i + sub, top, rest, s);
 #pragma unroll
@@ -197,13 +215,15 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top
       // 1.5 * 2^23 + 128 + q: rounding to nearest even leaves the byte in the low bits.
       uint32_t b[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) b[e] = __float_as_uint(s[e] * inverse[e / 2] + 12583040.0f);
-      r[word] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040),
-                            0x5410);
+      for (int e = 0; e < 4; ++e) {
+        b[e] = __float_as_uint(fmaf(s[e], inverse[e / 2], 12583040.0f));
+      }
+      r[word] =
+          __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
     }
     const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
     *chunk(i, m) = raw;
-    if (slot != nullptr) slot[(i * 2 + m) * 32] = raw;
+    if (slot != nullptr) *reinterpret_cast<uint4*>(slot + chunk_offset(i, m)) = raw;
   }
 }
 

@@ -102,10 +102,9 @@ __device__ void StepBlock<T>::products(Products d) const {
         const uint32_t first = step % 2 == 0 ? a[m].x : a[m].z;
         const uint32_t second = step % 2 == 0 ? a[m].y : a[m].w;
         // 0x64 above a byte is 1024 + byte in fp16; the bias is taken off the sums.
-        const uint32_t x[4] = {__byte_perm(first, 0x64646464u, 0x4140),
-                               __byte_perm(first, 0x64646464u, 0x4342),
-                               __byte_perm(second, 0x64646464u, 0x4140),
-                               __byte_perm(second, 0x64646464u, 0x4342)};
+        const uint32_t x[4] = {
+            __byte_perm(first, 0x64646464u, 0x4140), __byte_perm(first, 0x64646464u, 0x4342),
+            __byte_perm(second, 0x64646464u, 0x4140), __byte_perm(second, 0x64646464u, 0x4342)};
 #pragma unroll
         for (int n = 0; n < kTilesN; ++n) {
           mma_f16(d[m][n], x[0], x[1], x[2], x[3], b[2 * n], b[2 * n + 1]);
@@ -164,7 +163,9 @@ __device__ void StepBlock<T>::load_slots(int n, uint32_t u[kMs][4]) const {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int slot = 2 * c() + i % 2 + i / 2 * 8;
-    x[i][0] = x[i][1] = 0;
+
+#pragma unroll
+    for (int m = 0; m < kMs; ++m) x[i][m] = 0;
     if (slot < n) read_rows(s_.values[interval_row(base_) + slot], x[i]);
   }
 #pragma unroll
@@ -190,7 +191,10 @@ __device__ void StepBlock<T>::substitute_one(bool own, bool high, const Products
     constexpr int kColumn = T::kSingle ? 0 : kOdd;
     float d[4] = {constant[m][0][0], constant[m][0][1], constant[m][0][2], constant[m][0][3]};
     mma_f16(d, u[m][0], u[m][1], u[m][2], u[m][3], b0, b1);
-    const uint32_t x = saturate(pack_half(d[kColumn], d[2 + kColumn]), saturated);
+    const uint32_t x = without_nan(pack_half_finite(d[kColumn], d[2 + kColumn]));
+    if (!in_range(as_half2(x))) {
+      saturated += beyond_half(d[kColumn]) + beyond_half(d[2 + kColumn]);
+    }
     constexpr uint32_t kLow = kOdd ? 0x5410 : 0x3254, kHigh = kOdd ? 0x7610 : 0x3276;
     if (own && !high) {
       u[m][0] = __byte_perm(u[m][0], x, kLow);
@@ -237,9 +241,9 @@ __device__ float StepBlock<T>::value_of(int j, int m, int half) const {
   } else {
     const int position = position_of(2 * c() + j);
     if (position >= end_) return 0;
-    return static_cast<const float*>(a_.value.data)[(token_ + (position - start_)) *
-                                                        a_.value.token_stride +
-                                                    first_row_ + lane_row(m) + half];
+    return static_cast<const float*>(
+        a_.value.data)[(token_ + (position - start_)) * a_.value.token_stride + first_row_ +
+                       lane_row(m) + half];
   }
 }
 
@@ -247,7 +251,9 @@ template <typename T>
 __device__ void StepBlock<T>::write_output(int position, const float y[kMs][2]) const {
   const int64_t at = (token_ + (position - start_)) * a_.out.token_stride + first_row_;
   if constexpr (T::kActivation == DType::kBF16) {
-    const uint32_t bits[kMs] = {pack_bf16(y[0][0], y[0][1]), pack_bf16(y[1][0], y[1][1])};
+    uint32_t bits[kMs];
+#pragma unroll
+    for (int m = 0; m < kMs; ++m) bits[m] = pack_bf16(y[m][0], y[m][1]);
     write_rows(static_cast<uint16_t*>(a_.out.data) + at, bits);
   } else {
 #pragma unroll
@@ -317,7 +323,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
     const float scale = s_.query_scale[column];
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
-      const float2 gate = s_.gates[head_of(T::kWide ? 0 : m)][p][slot_of(position[j])];
+      const float2 gate = s_.gates[head_of(set_of(m))][p][slot_of(position[j])];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& query = d[m][kQuery][2 * half + j];
@@ -328,8 +334,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
         }
         const float v = value_of(j, m, half);
         if constexpr (T::kMamba) {
-          const float skip = a_.skip[(first_row_ + warp() * kTileRows + (T::kWide ? 0 : 16 * m)) /
-                                     T::kValueDim];
+          const float skip = a_.skip[first_row_ / T::kValueDim + head_of(set_of(m))];
           query = fmaf(decay * scale, query, skip * v);
         } else {
           float& key = d[m][0][2 * half + j];
@@ -365,16 +370,16 @@ __device__ void StepBlock<T>::segment(int from, int to) {
     if constexpr (T::kMamba || !T::kSingle) {
       write_rows(s_.values[interval_row(base_) + slot_of(position[j])], mine[j]);
     }
-    write_rows(reinterpret_cast<uint16_t*>(ring_values() +
-                                           ring_row(position[j]) * p_.value_row_bytes),
-               mine[j]);
+    write_rows(
+        reinterpret_cast<uint16_t*>(ring_values() + ring_row(position[j]) * p_.value_row_bytes),
+        mine[j]);
   }
   __syncwarp();
   if constexpr (T::kMamba) load_slots(to - base_, u);
 
 #pragma unroll
   for (int m = 0; m < kMs; ++m) {
-    const int set = T::kWide ? 0 : m;
+    const int set = set_of(m);
     float* y = d[m][kQuery];
     if constexpr (T::kMamba) {
       mma_bf16(y, u[m][0], u[m][1], u[m][2], u[m][3], query_weight[set][0], query_weight[set][1]);
@@ -386,8 +391,12 @@ __device__ void StepBlock<T>::segment(int from, int to) {
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {
     if (!valid[j]) continue;
-    const float y[kMs][2] = {{d[0][kQuery][j], d[0][kQuery][2 + j]},
-                             {d[1][kQuery][j], d[1][kQuery][2 + j]}};
+    float y[kMs][2];
+#pragma unroll
+    for (int m = 0; m < kMs; ++m) {
+      y[m][0] = d[m][kQuery][j];
+      y[m][1] = d[m][kQuery][2 + j];
+    }
     write_output(position[j], y);
   }
 }
