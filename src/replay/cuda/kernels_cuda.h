@@ -17,8 +17,10 @@ class CudaPlan {
   virtual int64_t checkpoint_elements() const = 0;
   virtual int64_t scale_elements() const = 0;
 
-  // Launches one kernel; neither allocates nor synchronises; may be captured in a graph.
-  virtual void step(const StepArgs& args, cudaStream_t stream) const = 0;
+  // Launches one kernel; neither allocates nor synchronises; may be captured in a graph. early: it
+  // may fetch rows, checkpoints and ring rows while the kernel before it in the stream still runs,
+  // so that one must not write them; all else it reads and writes after that kernel's end.
+  virtual void step(const StepArgs& args, cudaStream_t stream, bool early = false) const = 0;
 
   // Host memory, one slot, as Plan's.
   virtual void export_checkpoint(const void* slot, const float* scale, float* canonical) const = 0;

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(T::kThreads, kBlocks)
 }
 
 template <typename T, int kBlocks>
-void launch_step(const StepArgs& args, const Problem& problem, cudaStream_t stream) {
+void launch_step(const StepArgs& args, const Problem& problem, bool early, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(sizeof(StepShared<T>));
   // Once a device is enough, and it is cheap; a launch must not depend on a static that a second
   // device would miss.
@@ -43,29 +43,45 @@ void launch_step(const StepArgs& args, const Problem& problem, cudaStream_t stre
   constexpr int kMostRows = 65535;  // of a grid's third dimension
   for (int32_t first = 0; first < args.n_rows; first += kMostRows) {
     params.args.rows = args.rows + first;
-    const dim3 grid(static_cast<unsigned>(params.rows_per_key_head / T::kRows),
-                    static_cast<unsigned>(problem.n_key_heads),
-                    static_cast<unsigned>(std::min(args.n_rows - first, kMostRows)));
-    step_kernel<T, kBlocks><<<grid, T::kThreads, kBytes, stream>>>(params);
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(params.rows_per_key_head / T::kRows),
+                          static_cast<unsigned>(problem.n_key_heads),
+                          static_cast<unsigned>(std::min(args.n_rows - first, kMostRows)));
+    config.blockDim = T::kThreads;
+    config.dynamicSmemBytes = kBytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = early ? 1 : 0;
+    cudaLaunchKernelEx(&config, step_kernel<T, kBlocks>, params);
   }
 }
 
-// An instance for windows of one token and one for any. kRegisters: of a thread, at least.
+// How a block is cut: kProducts and kShare of StepTraits, and the least registers of a thread.
+struct Cut {
+  int products;
+  bool share;
+  int registers;
+};
+
+// An instance for windows of one token and one for any.
 template <Family kFamily, DType kCheckpoint, DType kActivation, int kValueDim, int kKeyDim,
-          int kRows, int kSingleProducts, int kSingleRegisters, int kProducts, int kRegisters>
+          int kSingleRows, Cut kSingle, int kRows, Cut kAny>
 constexpr StepInstance instance() {
-  using Single = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows,
-                            kSingleProducts, true>;
-  using Any =
-      StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows, kProducts, false>;
+  using Single = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kSingleRows,
+                            kSingle.products, kSingle.share, true>;
+  using Any = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kRows,
+                         kAny.products, kAny.share, false>;
   return {kFamily,
           kCheckpoint,
           kActivation,
           kValueDim,
           kKeyDim,
-          kRows,
-          launch_step<Single, blocks_by_memory<Single, kSingleRegisters>()>,
-          launch_step<Any, blocks_by_memory<Any, kRegisters>()>};
+          std::max(kSingleRows, kRows),
+          launch_step<Single, blocks_by_memory<Single, kSingle.registers>()>,
+          launch_step<Any, blocks_by_memory<Any, kAny.registers>()>};
 }
 
 }  // namespace replayssm::cuda

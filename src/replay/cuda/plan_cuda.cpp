@@ -23,8 +23,8 @@ class StepPlan final : public CudaPlan {
     return problem_.checkpoint == DType::kI8 ? int64_t{problem_.n_heads} * problem_.value_dim : 0;
   }
 
-  void step(const StepArgs& args, cudaStream_t stream) const override {
-    if (args.n_rows > 0) launch_(args, problem_, stream);
+  void step(const StepArgs& args, cudaStream_t stream, bool early) const override {
+    if (args.n_rows > 0) launch_(args, problem_, early, stream);
   }
 
   void export_checkpoint(const void* slot, const float* scale, float* canonical) const override {

@@ -93,6 +93,13 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       : "memory");
 }
 
+// Waits until the kernels before this one in the stream are done, where the launch let this one
+// start earlier; then lets the next one start.
+__device__ __forceinline__ void dependencies_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // 16 bytes.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -146,10 +153,16 @@ __device__ __forceinline__ uint32_t without_nan(uint32_t bits) {
   const __half2 x = __hmin2(as_half2(bits), largest_half2());
   return *reinterpret_cast<const uint32_t*>(&x);
 }
-// True if neither half has reached the largest value (or is NaN).
-__device__ __forceinline__ bool in_range(__half2 x) { return __hblt2(__habs2(x), largest_half2()); }
-// 1 if fp16 cannot hold x.
-__device__ __forceinline__ int beyond_half(float x) { return !(fabsf(x) < 65520.0f); }
+// How many of the two have reached the largest value.
+__device__ __forceinline__ int n_largest(uint32_t bits) {
+  return static_cast<int>((bits & 0x7fffu) == 0x7bffu) +
+         static_cast<int>((bits >> 16 & 0x7fffu) == 0x7bffu);
+}
+// The larger magnitudes, half by half.
+__device__ __forceinline__ uint32_t larger(uint32_t x, uint32_t y) {
+  const __half2 z = __hmax2(__habs2(as_half2(x)), __habs2(as_half2(y)));
+  return *reinterpret_cast<const uint32_t*>(&z);
+}
 
 // The halves of x and y: low halves, high halves.
 __device__ __forceinline__ uint32_t low_halves(uint32_t x, uint32_t y) {

@@ -5,9 +5,10 @@
 // at most eight positions; the token at position p stands in column p mod 8 of every product.
 //
 //   load     the state tile by one bulk copy, ring rows by 16-byte copies
-//   prepare  once a block, while the copies fly: keys and queries normalised, gates, prefix sums
-//   segment  the positions of one grid interval: scores of ring keys, S z on the tensor cores, then
-//            (GDN) the u of each token by one product over all 16 slots of the interval, then y
+//   prepare  once a block, while the copies fly: keys and queries normalised, gates, prefix sums,
+//            then scores of ring keys with their decay
+//   segment  the positions of one grid interval: S z on the tensor cores, then (GDN) the u of each
+//            token by one product over all 16 slots of the interval, then y
 //   fold     a pending one (written) before, a crossing one (on chip) between two segments
 //
 // Every token's sums run over all 16 slots of its interval, with exact zeros where it must not see:
@@ -27,7 +28,7 @@ inline constexpr int kSlots = 16;   // the grid interval of these kernels
 inline constexpr int kColumns = 8;  // positions of a sub-window
 
 template <Family kFamily_, DType kCheckpoint_, DType kActivation_, int kValueDim_, int kKeyDim_,
-          int kRows_, int kProducts_, bool kSingle_>
+          int kRows_, int kProducts_, bool kShare_, bool kSingle_>
 struct StepTraits {
   static constexpr Family kFamily = kFamily_;
   static constexpr DType kCheckpoint = kCheckpoint_;
@@ -36,6 +37,8 @@ struct StepTraits {
   static constexpr int kKeyDim = kKeyDim_;
   static constexpr int kRows = kRows_;
   static constexpr int kMs = kProducts_;  // products of 16 rows that a warp owns: 1, 2 or 4
+  // Scores and their decays are computed once a block, not once a warp, at the cost of a barrier.
+  static constexpr bool kShare = kShare_;
   static constexpr bool kSingle = kSingle_;
   static constexpr bool kMamba = kFamily == Family::kMamba2;
   static constexpr bool kInt8 = kCheckpoint == DType::kI8;
@@ -80,8 +83,10 @@ struct alignas(128) StepShared {
   uint16_t values[T::kValueRows][T::kValueStride];
   uint16_t queries[T::kQueries][T::kKeyStride];                      // fp16, times a power of two
   uint16_t raw_queries[T::kMamba ? T::kQueries : 1][T::kKeyStride];  // bf16
-  float2 log_decay[T::kHeads][2][kSlots];  // prefix sum of an interval: high and low part
-  float2 gates[T::kHeads][2][kSlots];      // e^{prefix sum}; beta, Mamba-2: dt
+  float2 log_decay[T::kHeads][2][kSlots];   // prefix sum of an interval: high and low part
+  float2 gates[T::kHeads][2][kSlots];       // e^{prefix sum}; beta, Mamba-2: dt
+  float fold_weight[T::kHeads][2][kSlots];  // e^{sum to the interval's end}; Mamba-2: times dt
+  uint4 weights[T::kShare ? T::kHeads : 1][T::kShare && !T::kSingle ? 2 : 1][32];  // of weigh()
   float query_scale[T::kQueries];
   float query_sum[T::kQueries], key_sum[T::kQueries];  // int8: sums of the operands
   uint64_t barrier;
@@ -114,23 +119,20 @@ class StepBlock {
   __device__ void run() {
     const int grid = n_ & ~(kSlots - 1);
     pending_ = c_ < grid;
-    if (read_slot_ < 0 || (start_ == end_ && !pending_)) return;
+    // One test, after all loads: a branch between them would cost a second latency.
+    if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) return;
     load_state();
     base_ = grid;
     if (pending_) load_ring(c_, c_ + kSlots);
     if constexpr (T::kSingle) {
       if (!pending_) load_ring(grid, start_);
       prepare(start_, end_, c_);
-      copies_wait();
-      __syncthreads();
       if (pending_) fold(c_, true);
       if (start_ < end_) segment(start_, end_);
     } else {
       // The window's next interval would need the older one's rows: fold first, on its own.
       if (pending_ && end_ > grid + kSlots) {
         prepare(start_, start_, c_);
-        copies_wait();
-        __syncthreads();
         fold(c_, true);
         __syncthreads();
         pending_ = false;
@@ -186,15 +188,12 @@ class StepBlock {
     int stop = min(end_, start_ + kColumns);
     if (!pending_ && start_ > base_ + kSlots) load_ring(base_ + kSlots, start_);
     prepare(start_, stop, pending_ ? c_ : base_ + kSlots);
-    copies_wait();
-    __syncthreads();
     if (pending_) fold(c_, true);
     for (int from = start_; from < end_;) {
       if (from == stop) {
         __syncthreads();
         stop = min(end_, from + kColumns);
         prepare(from, stop, base_ + kSlots);
-        __syncthreads();
       }
       if (from >= base_ + kSlots) {
         fold(base_, false);
@@ -288,9 +287,32 @@ class StepBlock {
 
   __device__ void prepare(int from, int to, int other_base) {
     sub_window_ = from;
+    dependencies_wait();
     load_values(to);
     prepare_operands(from, to);
     prepare_gates(to, other_base);
+    copies_wait();
+    __syncthreads();
+    if constexpr (T::kShare) {
+      share_weights(from, to);
+      __syncthreads();
+    }
+  }
+
+  // The weights of the intervals that hold positions [from, to), a warp an interval and head.
+  __device__ void share_weights(int from, int to) const {
+    const int n = from == to ? 0 : parity(from) == parity(to - 1) ? 1 : 2;
+    for (int i = warp(); i < n * T::kHeads; i += T::kWarps) {
+      const int position = i < T::kHeads ? from : to - 1;
+      const int head = i % T::kHeads;
+      s_.weights[head][T::kSingle ? 0 : parity(position)][threadIdx.x % 32] =
+          weigh(position & ~(kSlots - 1), head);
+    }
+  }
+  __device__ uint4 weights_of(int m) const {
+    const int head = head_of(set_of(m));
+    if constexpr (!T::kShare) return weigh(base_, head);
+    return s_.weights[head][T::kSingle ? 0 : parity(base_)][threadIdx.x % 32];
   }
 
   __device__ const uint16_t* activation(const Tokens& tokens, int position) const {
@@ -375,8 +397,11 @@ class StepBlock {
         const double below = __shfl_up_sync(kFull, sum, step, kSlots);
         if (slot >= step) sum += below;
       }
+      const double end = __shfl_sync(kFull, sum, kSlots - 1, kSlots);
       const float high = static_cast<float>(sum);
       const int p = parity(base);
+      const float weight = expf(static_cast<float>(end - sum));
+      s_.fold_weight[h][p][slot] = T::kMamba ? weight * gate : weight;
       s_.log_decay[h][p][slot] = make_float2(high, static_cast<float>(sum - high));
       s_.gates[h][p][slot] = make_float2(expf(high), T::kMamba ? gate : beta);
     }
@@ -501,8 +526,9 @@ class StepBlock {
 
   using Products = float[kMs][T::kMamba ? 1 : 2][4];
 
+  __device__ void scores(int base, float key[2][2], float query[2][2]) const;
+  __device__ uint4 weigh(int base, int head) const;
   __device__ void segment(int from, int to);
-  __device__ void scores(float key[2][2], float query[2][2]) const;
   __device__ void products(Products d) const;
   __device__ void product_tf32(float (*d)[4], const float x[4], uint32_t key, uint32_t query) const;
   __device__ void load_slots(int n, uint32_t u[kMs][4]) const;
@@ -511,15 +537,14 @@ class StepBlock {
   template <int kOdd>
   __device__ void substitute_one(bool own, bool high, const Products& constant, uint32_t b0,
                                  uint32_t b1, uint32_t u[kMs][4], uint32_t mine[kMs]) const;
+  __device__ void count_ring(const bool valid[2], const uint32_t mine[2][kMs]) const;
   __device__ float value_of(int j, int m, int half) const;
   __device__ void write_output(int position, const float y[kMs][2]) const;
 
   // ---- step_fold.cuh
 
   __device__ void fold(int base, bool to_slot);
-  __device__ void fold_weights(int p, int m, float weight[4], float& decay) const;
-  __device__ void fold_operand(int row, int m, const float weight[4], uint32_t top[4],
-                               uint32_t rest[4]) const;
+  __device__ void fold_operand(int base, int m, uint32_t top[4], uint32_t rest[4]) const;
   __device__ void fold_step(uint32_t keys, int step, const uint32_t top[4], const uint32_t rest[4],
                             float d[8]) const;
   template <int kGroup>

@@ -5,29 +5,19 @@
 
 namespace replayssm::cuda {
 
-// e^{G_end - G_slot} (Mamba-2: times dt) of the lane's slots 2c, 2c+1, 2c+8, 2c+9.
+// The weighted ring values of the interval at `base` as the sum of two 16-bit operands
+// [rows x slots].
 template <typename T>
-__device__ void StepBlock<T>::fold_weights(int p, int m, float weight[4], float& decay) const {
-  const int h = head_of(set_of(m));
-  const float2 end = s_.log_decay[h][p][kSlots - 1];
-  decay = s_.gates[h][p][kSlots - 1].x;
+__device__ void StepBlock<T>::fold_operand(int base, int m, uint32_t top[4],
+                                           uint32_t rest[4]) const {
+  float weight[4];
+  uint32_t x[4][kMs];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int slot = 2 * c() + i % 2 + i / 2 * 8;
-    const float2 at = s_.log_decay[h][p][slot];
-    weight[i] = expf((end.x - at.x) + (end.y - at.y));
-    if constexpr (T::kMamba) weight[i] *= s_.gates[h][p][slot].y;
+    weight[i] = s_.fold_weight[head_of(set_of(m))][parity(base)][slot];
+    read_rows(s_.values[interval_row(base) + slot], x[i]);
   }
-}
-
-// The weighted ring values as the sum of two 16-bit operands [rows x slots]. row: where the
-// interval's rows begin.
-template <typename T>
-__device__ void StepBlock<T>::fold_operand(int row, int m, const float weight[4], uint32_t top[4],
-                                           uint32_t rest[4]) const {
-  uint32_t x[4][kMs];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) read_rows(s_.values[row + 2 * c() + i % 2 + i / 2 * 8], x[i]);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {  // a0: row g, slots 2c, 2c+1; a1: row g+8; a2, a3: slots + 8
     const int first = i / 2 * 2;
@@ -118,13 +108,8 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
         if (slot == nullptr) continue;
         *reinterpret_cast<uint4*>(slot + chunk_offset(step, m)) = raw;
         if constexpr (T::kCheckpoint == DType::kF16) {
-          const __half2 low = __hmax2(__habs2(as_half2(r[0])), __habs2(as_half2(r[1])));
-          const __half2 high = __hmax2(__habs2(as_half2(r[2])), __habs2(as_half2(r[3])));
-          if (!in_range(__hmax2(low, high))) {
-            int n = 0;
-#pragma unroll
-            for (int e = 0; e < 8; ++e) n += beyond_half(d[e]);
-            count_saturated(n);
+          if (n_largest(larger(larger(r[0], r[1]), larger(r[2], r[3]))) != 0) {
+            count_saturated(n_largest(r[0]) + n_largest(r[1]) + n_largest(r[2]) + n_largest(r[3]));
           }
         }
       }
@@ -136,11 +121,10 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
 // shared memory, rounded to the checkpoint's dtype; to the write slot if to_slot.
 template <typename T>
 __device__ void StepBlock<T>::fold(int base, bool to_slot) {
-  const int row = interval_row(base);
   wait_state();
   const int lane = threadIdx.x % 32;
   // Matrices {slots 0..7, slots 8..15} of the step's first eight keys, then of its second.
-  const uint32_t keys = shared_address(&s_.keys[row + lane % 16][lane / 16 * 8]);
+  const uint32_t keys = shared_address(&s_.keys[interval_row(base) + lane % 16][lane / 16 * 8]);
   uint8_t* slot = nullptr;
   if (to_slot) {
     slot = static_cast<uint8_t*>(a_.checkpoint) +
@@ -154,9 +138,8 @@ __device__ void StepBlock<T>::fold(int base, bool to_slot) {
     float decay[kGroup];
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
-      float weight[4];
-      fold_weights(parity(base), first + i, weight, decay[i]);
-      fold_operand(row, first + i, weight, top[i], rest[i]);
+      decay[i] = s_.gates[head_of(set_of(first + i))][parity(base)][kSlots - 1].x;
+      fold_operand(base, first + i, top[i], rest[i]);
     }
     if constexpr (T::kInt8) {
       fold_int8(keys, first, top[0], rest[0], decay[0], slot);
@@ -199,8 +182,8 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top
     for (int step = 1; step < 4; step *= 2) {
       largest[half] = fmaxf(largest[half], __shfl_xor_sync(kFull, largest[half], step));
     }
-    row_scale_[m][half] = __fdiv_rn(largest[half], 127.0f);
-    inverse[half] = largest[half] > 0 ? __fdiv_rn(127.0f, largest[half]) : 0.0f;
+    row_scale_[m][half] = largest[half] * (1.0f / 127.0f);
+    inverse[half] = largest[half] > 0 ? __fdividef(127.0f, largest[half]) : 0.0f;
     if (slot != nullptr && c() == 0) {
       a_.scale[write_slot_ * a_.scale_slot_stride + first_row_ + lane_row(m) + half] =
           row_scale_[m][half];

@@ -5,7 +5,8 @@
 
 namespace replayssm::cuda {
 
-using LaunchStep = void (*)(const StepArgs& args, const Problem& problem, cudaStream_t stream);
+using LaunchStep = void (*)(const StepArgs& args, const Problem& problem, bool early,
+                            cudaStream_t stream);
 
 struct StepInstance {
   Family family;

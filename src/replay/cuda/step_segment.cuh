@@ -8,11 +8,11 @@ namespace replayssm::cuda {
 // Dots of the columns with the keys of the interval's slots. Lane 4 g + c: column g, slots 2c,
 // 2c+1 ([0]) and 2c+8, 2c+9 ([1]).
 template <typename T>
-__device__ void StepBlock<T>::scores(float key[2][2], float query[2][2]) const {
+__device__ void StepBlock<T>::scores(int base, float key[2][2], float query[2][2]) const {
   const int lane = threadIdx.x % 32;
   const int column = T::kSingle ? 0 : lane % 8, matrix = lane / 8;
   const int slot = lane / 16 * 8 + lane % 8;
-  const int slot_row = T::kSingle && slot == 0 ? key_row(base_) : interval_row(base_) + slot;
+  const int slot_row = T::kSingle && slot == 0 ? key_row(base) : interval_row(base) + slot;
   const uint32_t keys = shared_address(&s_.keys[slot_row][matrix % 2 * 8]);
   float d[2][4] = {};
   if constexpr (T::kMamba) {
@@ -185,16 +185,12 @@ template <int kOdd>
 __device__ void StepBlock<T>::substitute_one(bool own, bool high, const Products& constant,
                                              uint32_t b0, uint32_t b1, uint32_t u[kMs][4],
                                              uint32_t mine[kMs]) const {
-  int saturated = 0;
 #pragma unroll
   for (int m = 0; m < kMs; ++m) {
     constexpr int kColumn = T::kSingle ? 0 : kOdd;
     float d[4] = {constant[m][0][0], constant[m][0][1], constant[m][0][2], constant[m][0][3]};
     mma_f16(d, u[m][0], u[m][1], u[m][2], u[m][3], b0, b1);
     const uint32_t x = without_nan(pack_half_finite(d[kColumn], d[2 + kColumn]));
-    if (!in_range(as_half2(x))) {
-      saturated += beyond_half(d[kColumn]) + beyond_half(d[2 + kColumn]);
-    }
     constexpr uint32_t kLow = kOdd ? 0x5410 : 0x3254, kHigh = kOdd ? 0x7610 : 0x3276;
     if (own && !high) {
       u[m][0] = __byte_perm(u[m][0], x, kLow);
@@ -206,7 +202,6 @@ __device__ void StepBlock<T>::substitute_one(bool own, bool high, const Products
     }
     if (T::kSingle || own) mine[m] = x;
   }
-  if (own && saturated != 0) count_saturated(saturated);
 }
 
 // GDN: u of the tokens at [from, to), one after another.
@@ -231,6 +226,23 @@ __device__ void StepBlock<T>::substitute(int from, int to, const Products& const
       if (even + 1 < to) substitute_one<1>(own, high, constant, b0, b1, u, mine[1]);
     }
   }
+}
+
+// The lane's own u that reached fp16's largest value.
+template <typename T>
+__device__ void StepBlock<T>::count_ring(const bool valid[2], const uint32_t mine[2][kMs]) const {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int j = 0; j < T::kOwnColumns; ++j) {
+#pragma unroll
+    for (int m = 0; m < kMs; ++m) largest = larger(largest, mine[j][m]);
+  }
+  if (n_largest(largest) == 0) return;
+  int n = 0;
+  for (int j = 0; j < T::kOwnColumns; ++j) {
+    for (int m = 0; m < kMs; ++m) n += valid[j] ? n_largest(mine[j][m]) : 0;
+  }
+  count_saturated(n);
 }
 
 template <typename T>
@@ -266,47 +278,49 @@ __device__ void StepBlock<T>::write_output(int position, const float y[kMs][2]) 
   }
 }
 
+// Scores with their decay, of the interval at `base` and one of the block's heads, as operands
+// [slots x columns]. GDN: of u, of y; Mamba-2: of y, and what 16 bits lost of it.
+template <typename T>
+__device__ uint4 StepBlock<T>::weigh(int base, int head) const {
+  float key_score[2][2], query_score[2][2];
+  scores(base, key_score, query_score);
+  const int p = parity(base);
+  const int own = position_of(g()) - base;
+  const float factor = s_.query_scale[T::kSingle ? 0 : g()];
+  const float2 own_decay = s_.log_decay[head][p][slot_of(own)];
+  const float beta = -s_.gates[head][p][slot_of(own)].y;
+  uint32_t first[2], second[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    float wk[2], wq[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int slot = 2 * c() + e + 8 * j;
+      const float2 decay = s_.log_decay[head][p][slot];
+      float w = exp_fast((own_decay.x - decay.x) + (own_decay.y - decay.y));
+      if constexpr (T::kMamba) w *= s_.gates[head][p][slot].y;
+      wk[e] = slot < own ? beta * w * key_score[j][e] : 0.0f;
+      wq[e] = slot <= own ? w * factor * query_score[j][e] : 0.0f;
+    }
+    if constexpr (T::kMamba) {
+      first[j] = pack_bf16(wq[0], wq[1]);
+      const float2 top = unpack_bf16(first[j]);
+      second[j] = pack_bf16(wq[0] - top.x, wq[1] - top.y);
+    } else {
+      first[j] = pack_half(wk[0], wk[1]);
+      second[j] = pack_half(wq[0], wq[1]);
+    }
+  }
+  return make_uint4(first[0], first[1], second[0], second[1]);
+}
+
 // Positions [from, to) of the interval at base_.
 template <typename T>
 __device__ void StepBlock<T>::segment(int from, int to) {
   const int p = parity(base_);
-  float key_score[2][2], query_score[2][2];
-  scores(key_score, query_score);
-
-  // Scores with their decay, as operands [slots x columns].
-  uint32_t key_weight[2], query_weight[T::kWeightSets][2], query_rest[T::kWeightSets][2];
-  {
-    const int own = slot_of(position_of(g()));
-    const float factor = s_.query_scale[T::kSingle ? 0 : g()];
+  uint4 weights[T::kWeightSets];
 #pragma unroll
-    for (int set = 0; set < T::kWeightSets; ++set) {
-      const int h = head_of(set);
-      const float2 own_decay = s_.log_decay[h][p][own];
-      const float beta = -s_.gates[h][p][own].y;
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float wk[2], wq[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int slot = 2 * c() + e + 8 * j;
-          const float2 decay = s_.log_decay[h][p][slot];
-          float w = exp_fast((own_decay.x - decay.x) + (own_decay.y - decay.y));
-          if constexpr (T::kMamba) w *= s_.gates[h][p][slot].y;
-          wk[e] = slot < own ? beta * w * key_score[j][e] : 0.0f;
-          wq[e] = slot <= own ? w * factor * query_score[j][e] : 0.0f;
-        }
-        if constexpr (T::kMamba) {
-          query_weight[set][j] = pack_bf16(wq[0], wq[1]);
-          const float2 top = unpack_bf16(query_weight[set][j]);
-          query_rest[set][j] = pack_bf16(wq[0] - top.x, wq[1] - top.y);
-        } else {
-          key_weight[j] = pack_half(wk[0], wk[1]);
-          query_weight[set][j] = pack_half(wq[0], wq[1]);
-        }
-      }
-    }
-  }
-
+  for (int set = 0; set < T::kWeightSets; ++set) weights[set] = weights_of(set);
   wait_state();
   Products d;
   products(d);
@@ -362,7 +376,8 @@ __device__ void StepBlock<T>::segment(int from, int to) {
     }
   } else {
     load_slots(from - base_, u);
-    substitute(from, to, d, key_weight[0], key_weight[1], u, mine);
+    substitute(from, to, d, weights[0].x, weights[0].y, u, mine);
+    count_ring(valid, mine);
   }
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {
@@ -379,13 +394,13 @@ __device__ void StepBlock<T>::segment(int from, int to) {
 
 #pragma unroll
   for (int m = 0; m < kMs; ++m) {
-    const int set = set_of(m);
+    const uint4 w = weights[set_of(m)];
     float* y = d[m][kQuery];
     if constexpr (T::kMamba) {
-      mma_bf16(y, u[m][0], u[m][1], u[m][2], u[m][3], query_weight[set][0], query_weight[set][1]);
-      mma_bf16(y, u[m][0], u[m][1], u[m][2], u[m][3], query_rest[set][0], query_rest[set][1]);
+      mma_bf16(y, u[m][0], u[m][1], u[m][2], u[m][3], w.x, w.y);
+      mma_bf16(y, u[m][0], u[m][1], u[m][2], u[m][3], w.z, w.w);
     } else {
-      mma_f16(y, u[m][0], u[m][1], u[m][2], u[m][3], query_weight[set][0], query_weight[set][1]);
+      mma_f16(y, u[m][0], u[m][1], u[m][2], u[m][3], w.z, w.w);
     }
   }
 #pragma unroll
