@@ -33,8 +33,9 @@ class CudaLayer final : public Layer {
     plan_->step(args, static_cast<cudaStream_t>(stream));
     return launched();
   }
-  rssm_status sweep(const StepArgs&, const ParallelFor&, void*) const override {
-    return fail(RSSM_UNSUPPORTED, "the CUDA backend has no sweep; feed a prompt by steps");
+  rssm_status sweep(const StepArgs& args, const ParallelFor&, void* stream) const override {
+    plan_->sweep(args, static_cast<cudaStream_t>(stream));
+    return launched();
   }
   rssm_status commit(const CommitArgs& args, void* stream) const override {
     commit_cuda(problem().grid, args, static_cast<cudaStream_t>(stream));

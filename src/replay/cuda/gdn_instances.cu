@@ -3,23 +3,27 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, int kSingleRows, Cut kSingle, int kRows, Cut kAny>
+template <DType kCheckpoint, bool kSingle, Cut kCut, DType kActivation = DType::kBF16>
 constexpr StepInstance gdn128() {
-  return instance<Family::kGdn, kCheckpoint, DType::kBF16, 128, 128, kSingleRows, kSingle, kRows,
-                  kAny>();
+  return instance<Family::kGdn, kCheckpoint, kActivation, 128, 128, kSingle, kCut>();
 }
 
 constexpr StepInstance kInstances[] = {
-    gdn128<DType::kF32, 128, Cut{2, true, 128}, 128, Cut{1, true, 96}>(),
-    gdn128<DType::kF16, 128, Cut{2, true, 72}, 128, Cut{2, true, 96}>(),
-    gdn128<DType::kI8, 128, Cut{4, false, 128}, 128, Cut{2, false, 104}>(),
+    gdn128<DType::kF32, true, Cut{128, 2, true, 128}>(),
+    gdn128<DType::kF32, false, Cut{128, 1, true, 96}>(),
+    gdn128<DType::kF16, true, Cut{128, 2, true, 72}>(),
+    gdn128<DType::kF16, false, Cut{128, 2, true, 96}>(),
+    gdn128<DType::kBF16, true, Cut{128, 2, true, 72}>(),
+    gdn128<DType::kBF16, false, Cut{128, 2, true, 96}>(),
+    gdn128<DType::kI8, true, Cut{128, 4, false, 128}>(),
+    gdn128<DType::kI8, false, Cut{256, 4, true, 128}>(),
+    gdn128<DType::kI8, false, Cut{128, 4, false, 128}>(),
+    gdn128<DType::kF32, true, Cut{128, 2, true, 128}, DType::kF32>(),
+    gdn128<DType::kF32, false, Cut{128, 2, true, 128}, DType::kF32>(),
 };
 
 }  // namespace
 
-const StepInstance* gdn_instances(int* count) {
-  *count = sizeof(kInstances) / sizeof(kInstances[0]);
-  return kInstances;
-}
+std::span<const StepInstance> gdn_instances() { return kInstances; }
 
 }  // namespace replayssm::cuda

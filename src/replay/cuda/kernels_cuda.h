@@ -10,6 +10,15 @@
 
 namespace replayssm {
 
+// What the caller knows of a step; every choice gives the same bits.
+struct StepHints {
+  // Rows, checkpoints and ring rows may be fetched while the kernel before this one in the stream
+  // still runs: that kernel does not write them. All else is read and written after its end.
+  bool early = false;
+  // Every window starts at n and has at most one token: a smaller kernel will do.
+  bool single = false;
+};
+
 class CudaPlan {
  public:
   virtual ~CudaPlan() = default;
@@ -17,10 +26,10 @@ class CudaPlan {
   virtual int64_t checkpoint_elements() const = 0;
   virtual int64_t scale_elements() const = 0;
 
-  // Launches one kernel; neither allocates nor synchronises; may be captured in a graph. early: it
-  // may fetch rows, checkpoints and ring rows while the kernel before it in the stream still runs,
-  // so that one must not write them; all else it reads and writes after that kernel's end.
-  virtual void step(const StepArgs& args, cudaStream_t stream, bool early = false) const = 0;
+  // Launches kernels; neither allocates nor synchronises; may be captured in a graph. Positions
+  // stay below 2^31.
+  virtual void step(const StepArgs& args, cudaStream_t stream, StepHints hints = {}) const = 0;
+  virtual void sweep(const StepArgs& args, cudaStream_t stream) const = 0;
 
   // Host memory, one slot, as Plan's.
   virtual void export_checkpoint(const void* slot, const float* scale, float* canonical) const = 0;

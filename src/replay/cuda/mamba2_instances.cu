@@ -3,26 +3,34 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, int kValueDim, int kSingleRows, Cut kSingle, int kRows, Cut kAny>
+template <DType kCheckpoint, int kValueDim, bool kSingle, Cut kCut>
 constexpr StepInstance mamba128() {
-  return instance<Family::kMamba2, kCheckpoint, DType::kBF16, kValueDim, 128, kSingleRows, kSingle,
-                  kRows, kAny>();
+  return instance<Family::kMamba2, kCheckpoint, DType::kBF16, kValueDim, 128, kSingle, kCut>();
 }
 
 constexpr StepInstance kInstances[] = {
-    mamba128<DType::kF32, 64, 128, Cut{2, false, 128}, 128, Cut{1, true, 96}>(),
-    mamba128<DType::kF16, 64, 128, Cut{2, false, 96}, 128, Cut{2, false, 104}>(),
-    mamba128<DType::kI8, 64, 128, Cut{2, false, 80}, 256, Cut{4, false, 128}>(),
-    mamba128<DType::kF32, 80, 160, Cut{2, true, 96}, 160, Cut{1, true, 80}>(),
-    mamba128<DType::kF16, 80, 160, Cut{2, true, 72}, 160, Cut{2, true, 96}>(),
-    mamba128<DType::kI8, 80, 160, Cut{2, true, 80}, 160, Cut{2, true, 96}>(),
+    mamba128<DType::kF32, 64, true, Cut{128, 2, false, 128}>(),
+    mamba128<DType::kF32, 64, false, Cut{128, 1, true, 96}>(),
+    mamba128<DType::kF16, 64, true, Cut{128, 2, false, 80}>(),
+    mamba128<DType::kF16, 64, false, Cut{128, 2, false, 96}>(),
+    mamba128<DType::kBF16, 64, true, Cut{128, 2, false, 80}>(),
+    mamba128<DType::kBF16, 64, false, Cut{128, 2, false, 96}>(),
+    mamba128<DType::kI8, 64, true, Cut{256, 4, false, 128}>(),
+    mamba128<DType::kI8, 64, false, Cut{256, 4, false, 128}>(),
+    mamba128<DType::kI8, 64, true, Cut{128, 4, false, 128}>(),
+    mamba128<DType::kI8, 64, false, Cut{128, 4, false, 128}>(),
+    mamba128<DType::kF32, 80, true, Cut{160, 2, true, 96}>(),
+    mamba128<DType::kF32, 80, false, Cut{160, 1, true, 80}>(),
+    mamba128<DType::kF16, 80, true, Cut{160, 2, true, 72}>(),
+    mamba128<DType::kF16, 80, false, Cut{160, 2, true, 96}>(),
+    mamba128<DType::kI8, 80, true, Cut{320, 4, false, 128}>(),
+    mamba128<DType::kI8, 80, false, Cut{320, 2, true, 96}>(),
+    mamba128<DType::kI8, 80, true, Cut{160, 2, true, 80}>(),
+    mamba128<DType::kI8, 80, false, Cut{160, 2, true, 96}>(),
 };
 
 }  // namespace
 
-const StepInstance* mamba2_instances(int* count) {
-  *count = sizeof(kInstances) / sizeof(kInstances[0]);
-  return kInstances;
-}
+std::span<const StepInstance> mamba2_instances() { return kInstances; }
 
 }  // namespace replayssm::cuda

@@ -14,7 +14,8 @@ using cuda::StepInstance;
 
 class StepPlan final : public CudaPlan {
  public:
-  StepPlan(const Problem& problem, cuda::LaunchStep launch) : CudaPlan(problem), launch_(launch) {}
+  StepPlan(const Problem& problem, const StepInstance& single, const StepInstance& any)
+      : CudaPlan(problem), single_(single), any_(any) {}
 
   int64_t checkpoint_elements() const override {
     return int64_t{problem_.n_heads} * problem_.value_dim * problem_.key_dim;
@@ -23,8 +24,13 @@ class StepPlan final : public CudaPlan {
     return problem_.checkpoint == DType::kI8 ? int64_t{problem_.n_heads} * problem_.value_dim : 0;
   }
 
-  void step(const StepArgs& args, cudaStream_t stream, bool early) const override {
-    if (args.n_rows > 0) launch_(args, problem_, early, stream);
+  void step(const StepArgs& args, cudaStream_t stream, StepHints hints) const override {
+    if (args.n_rows == 0) return;
+    const bool single = hints.single || problem_.max_window == 1;
+    (single ? single_ : any_).step(args, problem_, hints.early, stream);
+  }
+  void sweep(const StepArgs& args, cudaStream_t stream) const override {
+    if (args.n_rows > 0) any_.sweep(args, problem_, stream);
   }
 
   void export_checkpoint(const void* slot, const float* scale, float* canonical) const override {
@@ -92,7 +98,8 @@ class StepPlan final : public CudaPlan {
     }
   }
 
-  cuda::LaunchStep launch_;
+  const StepInstance& single_;
+  const StepInstance& any_;
 };
 
 }  // namespace
@@ -114,27 +121,28 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
     return {nullptr, "n_key_heads must divide n_heads"};
   }
   std::string have;
+  const StepInstance* found[2] = {};  // for any window, for windows of one token
   for (auto table : {cuda::gdn_instances, cuda::mamba2_instances}) {
-    int count = 0;
-    const StepInstance* instances = table(&count);
-    for (int i = 0; i < count; ++i) {
-      const StepInstance& x = instances[i];
+    for (const StepInstance& x : table()) {
       if (x.family != p.family) continue;
-      have += std::string(" ") + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
-              " " + dtype_name(x.checkpoint) + "/" + dtype_name(x.activation);
-      if (x.checkpoint != p.checkpoint || x.activation != p.activation ||
-          x.value_dim != p.value_dim || x.key_dim != p.key_dim ||
-          p.n_heads / p.n_key_heads * p.value_dim % x.rows != 0) {
-        continue;
+      if (!x.single) {
+        have += std::string(" ") + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
+                " " + dtype_name(x.checkpoint) + "/" + dtype_name(x.activation);
       }
-      return {std::make_shared<StepPlan>(p, p.max_window == 1 ? x.launch_single : x.launch), ""};
+      const bool fits = x.checkpoint == p.checkpoint && x.activation == p.activation &&
+                        x.value_dim == p.value_dim && x.key_dim == p.key_dim &&
+                        p.n_heads / p.n_key_heads * p.value_dim % x.rows == 0;
+      if (fits && found[x.single] == nullptr) found[x.single] = &x;
     }
   }
-  return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
-                       std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
-                       dtype_name(p.checkpoint) + "/" + dtype_name(p.activation) + ", " +
-                       std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
-                       (have.empty() ? " none" : have)};
+  if (found[0] == nullptr || found[1] == nullptr) {
+    return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
+                         std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
+                         dtype_name(p.checkpoint) + "/" + dtype_name(p.activation) + ", " +
+                         std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
+                         (have.empty() ? " none" : have)};
+  }
+  return {std::make_shared<StepPlan>(p, *found[1], *found[0]), ""};
 }
 
 }  // namespace replayssm

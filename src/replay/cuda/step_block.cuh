@@ -63,12 +63,15 @@ struct StepTraits {
   static constexpr int kChunks = kKeyDim * kElementBytes / 32;  // of a product's rows, 16 bytes
   static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0 && kWarps * 16 * kMs == kRows);
   static_assert(kRows % kValueDim == 0 || kValueDim % kRows == 0);
+  static_assert(kHeads <= kWarps);  // a warp prepares the gates of a head
 };
 
 // What a launch needs beside its arguments.
 struct StepParams {
   StepArgs args;
   uint32_t key_row_bytes, value_row_bytes, gate_row_bytes;  // strides of ring rows
+  bool sweep;  // every token stands: checkpoint and ring rows of the last grid point alone are
+               // written
   uint32_t ring_rows;
   uint32_t ring_reciprocal;  // floor(2^32 / ring_rows)
   int32_t rows_per_key_head;
@@ -85,6 +88,7 @@ struct alignas(128) StepShared {
   uint16_t raw_queries[T::kMamba ? T::kQueries : 1][T::kKeyStride];  // bf16
   float2 log_decay[T::kHeads][2][kSlots];   // prefix sum of an interval: high and low part
   float2 gates[T::kHeads][2][kSlots];       // e^{prefix sum}; beta, Mamba-2: dt
+  float log_alpha[T::kHeads][2][kSlots];    // GDN: the gate itself
   float fold_weight[T::kHeads][2][kSlots];  // e^{sum to the interval's end}; Mamba-2: times dt
   uint4 weights[T::kShare ? T::kHeads : 1][T::kShare && !T::kSingle ? 2 : 1][32];  // of weigh()
   float query_scale[T::kQueries];
@@ -123,22 +127,39 @@ class StepBlock {
     if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) return;
     load_state();
     base_ = grid;
-    if (pending_) load_ring(c_, c_ + kSlots);
-    if constexpr (T::kSingle) {
-      if (!pending_) load_ring(grid, start_);
-      prepare(start_, end_, c_);
-      if (pending_) fold(c_, true);
-      if (start_ < end_) segment(start_, end_);
-    } else {
-      // The window's next interval would need the older one's rows: fold first, on its own.
-      if (pending_ && end_ > grid + kSlots) {
-        prepare(start_, start_, c_);
+    if (pending_) {
+      load_ring(c_, c_ + kSlots);
+      // Where the current interval needs the older one's memory: fold first, on its own.
+      if (T::kSingle ? start_ > grid : end_ > grid + kSlots) {
+        prepare_window(start_, start_, c_);
         fold(c_, true);
         __syncthreads();
         pending_ = false;
       }
+    }
+    if constexpr (T::kSingle) {
+      if (!pending_) load_ring(grid, start_);
+      prepare_window(start_, end_, c_);
+      if (pending_) fold(c_, true);
+      if (start_ < end_) segment(start_, end_);
+    } else {
       load_ring(grid, min(start_, grid + kSlots));
       walk();
+    }
+  }
+
+  // After a sweep: what its last interval leaves in the ring beside the blocks' own values. On its
+  // own, since blocks of the sweep may still read the rows that it replaces.
+  __device__ void run_tail() {
+    if (read_slot_ < 0) return;
+    base_ = end_ & ~(kSlots - 1);
+    for (int from = max(start_, base_); from < end_; from += kColumns) {
+      const int to = min(end_, from + kColumns);
+      dependencies_wait();
+      fetch(from, to, base_);
+      prepare_operands(from, to, true);
+      prepare_gates(from, to, true);
+      __syncthreads();
     }
   }
 
@@ -183,26 +204,35 @@ class StepBlock {
     return reinterpret_cast<uint4*>(s_.state + chunk_offset(i, m));
   }
 
-  // The window, sub-window by sub-window.
+  // The window, sub-window by sub-window. A sweep's end at multiples of eight, so that only a
+  // step's can cross a grid point.
+  __device__ int stop_of(int from) const {
+    return min(end_, (p_.sweep ? from & ~(kColumns - 1) : from) + kColumns);
+  }
   __device__ void walk() {
-    int stop = min(end_, start_ + kColumns);
+    int stop = stop_of(start_);
     if (!pending_ && start_ > base_ + kSlots) load_ring(base_ + kSlots, start_);
-    prepare(start_, stop, pending_ ? c_ : base_ + kSlots);
+    prepare_window(start_, stop, pending_ ? c_ : base_ + kSlots);
     if (pending_) fold(c_, true);
     for (int from = start_; from < end_;) {
       if (from == stop) {
         __syncthreads();
-        stop = min(end_, from + kColumns);
-        prepare(from, stop, base_ + kSlots);
+        stop = stop_of(from);
+        prepare(from, stop);
       }
-      if (from >= base_ + kSlots) {
-        fold(base_, false);
-        base_ += kSlots;
+      if (stop < end_) fetch(stop, stop_of(stop), ((stop - 1) & ~(kSlots - 1)) + kSlots);
+      while (from < stop) {
+        if (from >= base_ + kSlots) {
+          fold(base_, false);
+          base_ += kSlots;
+        }
+        const int to = min(stop, base_ + kSlots);
+        segment(from, to);
+        from = to;
       }
-      const int to = min(stop, base_ + kSlots);
-      segment(from, to);
-      from = to;
     }
+    // A sweep that ends at a grid point leaves its checkpoint.
+    if (p_.sweep && end_ == base_ + kSlots) fold(base_, false);
   }
 
   // ---- loads
@@ -285,12 +315,21 @@ class StepBlock {
 
   // ---- prepare: what all warps share of the sub-window [from, to)
 
-  __device__ void prepare(int from, int to, int other_base) {
-    sub_window_ = from;
+  __device__ void prepare_window(int from, int to, int other_base) {
     dependencies_wait();
-    load_values(to);
-    prepare_operands(from, to);
-    prepare_gates(to, other_base);
+    fetch(from, to, other_base);
+    prepare(from, to);
+  }
+
+  __device__ void prepare(int from, int to) {
+    sub_window_ = from;
+#pragma unroll
+    for (int j = 0; j < T::kOwnColumns; ++j) {
+#pragma unroll
+      for (int m = 0; m < kMs; ++m) value_[j][m] = fetched_.value[j][m];
+    }
+    prepare_operands(from, to, !p_.sweep);
+    prepare_gates(from, to, !p_.sweep);
     copies_wait();
     __syncthreads();
     if constexpr (T::kShare) {
@@ -315,18 +354,84 @@ class StepBlock {
     return s_.weights[head][T::kSingle ? 0 : parity(base_)][threadIdx.x % 32];
   }
 
-  __device__ const uint16_t* activation(const Tokens& tokens, int position) const {
-    return static_cast<const uint16_t*>(tokens.data) +
-           (token_ + (position - start_)) * tokens.token_stride;
-  }
+  static constexpr int kPieces = T::kKeyDim / 8;      // of a vector, eight elements
+  static constexpr int kTurns = (kPieces + 15) / 16;  // of half a warp over a vector
+  static constexpr int kHalfWarps = T::kThreads / 16;
+  static constexpr int kVectors =  // of a half-warp in a sub-window
+      (2 * (T::kSingle ? 1 : kColumns) + kHalfWarps - 1) / kHalfWarps;
+  static constexpr int kPieceWords = T::kActivation == DType::kBF16 ? 4 : 8;
 
-  // v of the lane's columns, two bf16 a register.
-  __device__ void load_values(int to) {
+  // What a thread needs of a sub-window's activations, raw.
+  struct Fetched {
+    uint32_t operand[kVectors][kTurns][kPieceWords];  // of vector i: keys and queries by turns
+    uint32_t value[T::kOwnColumns][kMs];              // v of the lane's columns, two bf16
+    int gate_position;                                // of the lane, where the warp has a head
+    float gate, beta;
+  };
+
+  __device__ int64_t token_of(int position) const { return token_ + (position - start_); }
+  __device__ float* ring_gate(int position, int head) const {
+    return reinterpret_cast<float*>(static_cast<uint8_t*>(a_.ring_gate.data) +
+                                    ring_slot_ * a_.ring_gate.slot_stride * 4 +
+                                    ring_row(position) * p_.gate_row_bytes) +
+           head;
+  }
+  // The block's head whose gates this warp prepares.
+  __device__ static int gate_head() { return T::kWarps - 1 - warp(); }
+
+  // Loads the sub-window [from, to), whose gates fill the intervals at the base of from - 1 (of
+  // base_ at first) and other_base.
+  __device__ void fetch(int from, int to, int other_base) {
+    const int half_warp = threadIdx.x / 16, lane = threadIdx.x % 16;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int vector = half_warp + i * kHalfWarps;
+      const int position = from + vector / 2;
+      if (position >= to) continue;
+      const Tokens& tokens = vector % 2 == 0 ? a_.key : a_.query;
+      const int64_t at = token_of(position) * tokens.token_stride + blockIdx.y * T::kKeyDim;
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const int piece = turn * 16 + lane;
+        if (piece >= kPieces) continue;
+        const auto* source = reinterpret_cast<const uint4*>(
+            static_cast<const uint8_t*>(tokens.data) + (at + piece * 8) * (kPieceWords / 2));
+#pragma unroll
+        for (int word = 0; word < kPieceWords; word += 4) {
+          const uint4 x = source[word / 4];
+          fetched_.operand[i][turn][word] = x.x;
+          fetched_.operand[i][turn][word + 1] = x.y;
+          fetched_.operand[i][turn][word + 2] = x.z;
+          fetched_.operand[i][turn][word + 3] = x.w;
+        }
+      }
+    }
     if constexpr (T::kActivation == DType::kBF16) {
 #pragma unroll
       for (int j = 0; j < T::kOwnColumns; ++j) {
-        const int position = position_of(2 * c() + j);
-        if (position < to) read_rows(activation(a_.value, position) + first_row_, value_[j]);
+        const int position = T::kSingle ? start_ : from + ((2 * c() + j - from) & (kColumns - 1));
+        if (position < to) {
+          read_rows(static_cast<const uint16_t*>(a_.value.data) +
+                        token_of(position) * a_.value.token_stride + first_row_,
+                    fetched_.value[j]);
+        }
+      }
+    }
+    if (gate_head() < T::kHeads) {
+      const int head = first_row_ / T::kValueDim + gate_head();
+      const int base = from == start_ ? base_ : (from - 1) & ~(kSlots - 1);
+      const int position = (threadIdx.x % 32 < kSlots ? base : other_base) + threadIdx.x % kSlots;
+      fetched_.gate_position = position;
+      fetched_.gate = fetched_.beta = 0;
+      if (position < start_) {
+        fetched_.gate = *ring_gate(position, head);
+      } else if (position >= from && position < to) {
+        fetched_.gate = static_cast<const float*>(
+            a_.gate.data)[token_of(position) * a_.gate.token_stride + head];
+        if constexpr (!T::kMamba) {
+          fetched_.beta = static_cast<const float*>(
+              a_.beta.data)[token_of(position) * a_.beta.token_stride + head];
+        }
       }
     }
   }
@@ -357,103 +462,74 @@ class StepBlock {
     }
   }
 
-  // Gates of the interval at base_ (lanes 0 to 15) and of another one, a warp a head. Prefix sums
-  // in double: the difference of two must not lose a weak decay beside a strong one.
-  __device__ void prepare_gates(int to, int other_base) {
-    for (int h = T::kWarps - 1 - warp(); h < T::kHeads; h += T::kWarps) {
-      const int head = first_row_ / T::kValueDim + h;
-      const int slot = threadIdx.x % kSlots;
-      const int base = threadIdx.x % 32 < kSlots ? base_ : other_base;
-      const int position = base + slot;
-      auto* ring = reinterpret_cast<float*>(static_cast<uint8_t*>(a_.ring_gate.data) +
-                                            ring_slot_ * a_.ring_gate.slot_stride * 4 +
-                                            ring_row(position) * p_.gate_row_bytes) +
-                   head;
-      const float log_rate = a_.a_log[head], bias = a_.dt_bias[head];
-      float gate = 0, raw_beta = 0;
-      if (position < start_) {
-        gate = *ring;
-      } else if (position < to) {
-        const int64_t token = token_ + (position - start_);
-        gate = static_cast<const float*>(a_.gate.data)[token * a_.gate.token_stride + head];
-        if constexpr (!T::kMamba) {
-          raw_beta = static_cast<const float*>(a_.beta.data)[token * a_.beta.token_stride + head];
-        }
+  // Gates of the two intervals, a lane a slot. Prefix sums in double: the difference of two must
+  // not lose a weak decay beside a strong one.
+  __device__ void prepare_gates(int from, int to, bool to_ring) {
+    if (gate_head() >= T::kHeads) return;
+    const int h = gate_head();
+    const int head = first_row_ / T::kValueDim + h;
+    const int position = fetched_.gate_position;
+    const int slot = slot_of(position), p = parity(position);
+    const float rate = -expf(a_.a_log[head]);
+    float gate = fetched_.gate, beta = 0;
+    if (position >= from && position < to) {
+      const float raw = gate + a_.dt_bias[head];
+      const float soft = raw > 20.0f ? raw : log1pf(expf(raw));
+      gate = T::kMamba ? soft : rate * soft;
+      beta = p_.beta_scale / (1.0f + expf(-fetched_.beta));
+      if (to_ring && (T::kHeads > 1 || first_row_ % T::kValueDim == 0)) {
+        *ring_gate(position, head) = gate;
       }
-      const float rate = -expf(log_rate);
-      float beta = 0;
-      if (position >= start_ && position < to) {
-        const float raw = gate + bias;
-        const float soft = raw > 20.0f ? raw : log1pf(expf(raw));
-        gate = T::kMamba ? soft : rate * soft;
-        beta = p_.beta_scale / (1.0f + expf(-raw_beta));
-        if ((T::kHeads > 1 || first_row_ % T::kValueDim == 0) && position >= sub_window_) {
-          *ring = gate;
-        }
-      }
-      double sum = T::kMamba ? static_cast<double>(rate) * gate : static_cast<double>(gate);
-#pragma unroll
-      for (int step = 1; step < kSlots; step *= 2) {
-        const double below = __shfl_up_sync(kFull, sum, step, kSlots);
-        if (slot >= step) sum += below;
-      }
-      const double end = __shfl_sync(kFull, sum, kSlots - 1, kSlots);
-      const float high = static_cast<float>(sum);
-      const int p = parity(base);
-      const float weight = expf(static_cast<float>(end - sum));
-      s_.fold_weight[h][p][slot] = T::kMamba ? weight * gate : weight;
-      s_.log_decay[h][p][slot] = make_float2(high, static_cast<float>(sum - high));
-      s_.gates[h][p][slot] = make_float2(expf(high), T::kMamba ? gate : beta);
+    } else if (position >= start_ && position < from) {  // of an earlier sub-window
+      const float2 kept = s_.gates[h][p][slot];
+      gate = T::kMamba ? kept.y : s_.log_alpha[h][p][slot];
+      beta = kept.y;
     }
-  }
-
-  // Eight activations.
-  __device__ static void read_activations(const Tokens& from, int64_t token, int64_t column,
-                                          float x[8]) {
-    const int64_t at = token * from.token_stride + column;
-    if constexpr (T::kActivation == DType::kBF16) {
-      const uint4 raw =
-          *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(from.data) + at);
-      const uint32_t r[4] = {raw.x, raw.y, raw.z, raw.w};
+    double sum = T::kMamba ? static_cast<double>(rate) * gate : static_cast<double>(gate);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 two = unpack_bf16(r[i]);
-        x[2 * i] = two.x;
-        x[2 * i + 1] = two.y;
-      }
-    } else {
-      const float* source = static_cast<const float*>(from.data) + at;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = source[i];
+    for (int step = 1; step < kSlots; step *= 2) {
+      const double below = __shfl_up_sync(kFull, sum, step, kSlots);
+      if (slot >= step) sum += below;
     }
+    const double end = __shfl_sync(kFull, sum, kSlots - 1, kSlots);
+    const float high = static_cast<float>(sum);
+    const float weight = expf(static_cast<float>(end - sum));
+    s_.fold_weight[h][p][slot] = T::kMamba ? weight * gate : weight;
+    s_.log_decay[h][p][slot] = make_float2(high, static_cast<float>(sum - high));
+    s_.gates[h][p][slot] = make_float2(expf(high), T::kMamba ? gate : beta);
+    if constexpr (!T::kMamba) s_.log_alpha[h][p][slot] = gate;
   }
 
   // Keys into their slots and the ring, queries into their columns: half a warp a vector. GDN's
   // keys are normalised and rounded as the ring holds them. A query stays as it came but for a
   // power of two that brings it into fp16's range; its factor is kept in fp32.
-  __device__ void prepare_operands(int from, int to) {
+  __device__ void prepare_operands(int from, int to, bool to_ring) {
     const int lane = threadIdx.x % 16;
-    constexpr int kPieces = T::kKeyDim / 8;
-    constexpr int kTurns = (kPieces + 15) / 16;
-    for (int i = threadIdx.x / 16; i < 2 * (to - from); i += T::kThreads / 16) {
-      const bool is_key = i % 2 == 0;
-      const int position = from + i / 2;
-      const int64_t token = token_ + (position - start_);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int vector = threadIdx.x / 16 + i * kHalfWarps;
+      const bool is_key = vector % 2 == 0;
+      const int position = from + vector / 2;
+      if (position >= to) continue;
       const int column = T::kSingle ? 0 : position & (kColumns - 1);
       float x[kTurns][8];
       float squares = 0;
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
-        const int piece = turn * 16 + lane;
-        if (piece < kPieces) {
-          read_activations(is_key ? a_.key : a_.query, token, blockIdx.y * T::kKeyDim + piece * 8,
-                           x[turn]);
-        } else {
+        const bool valid = turn * 16 + lane < kPieces;
 #pragma unroll
-          for (int e = 0; e < 8; ++e) x[turn][e] = 0;
+        for (int e = 0; e < 8; ++e) {
+          const uint32_t* raw = fetched_.operand[i][turn];
+          float value;
+          if constexpr (T::kActivation == DType::kBF16) {
+            const float2 two = unpack_bf16(raw[e / 2]);
+            value = e % 2 == 0 ? two.x : two.y;
+          } else {
+            value = __uint_as_float(raw[e]);
+          }
+          x[turn][e] = valid ? value : 0.0f;
+          squares = fmaf(x[turn][e], x[turn][e], squares);
         }
-#pragma unroll
-        for (int e = 0; e < 8; ++e) squares = fmaf(x[turn][e], x[turn][e], squares);
       }
       const uint32_t half_warp = threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u;
 #pragma unroll
@@ -496,7 +572,7 @@ class StepBlock {
         const uint4 bits = make_uint4(r[0], r[1], r[2], r[3]);
         if (is_key) {
           *reinterpret_cast<uint4*>(&s_.keys[key_row(position)][piece * 8]) = bits;
-          if (blockIdx.x == 0) {
+          if (to_ring && blockIdx.x == 0) {
             *reinterpret_cast<uint4*>(ring_keys() +
                                       (ring_row(position) * p_.key_row_bytes + piece * 16)) = bits;
           }
@@ -543,7 +619,7 @@ class StepBlock {
 
   // ---- step_fold.cuh
 
-  __device__ void fold(int base, bool to_slot);
+  __device__ void fold(int base, bool pending);
   __device__ void fold_operand(int base, int m, uint32_t top[4], uint32_t rest[4]) const;
   __device__ void fold_step(uint32_t keys, int step, const uint32_t top[4], const uint32_t rest[4],
                             float d[8]) const;
@@ -569,6 +645,7 @@ class StepBlock {
   bool pending_ = false;
   int base_ = 0;        // the grid point of the interval in work
   int sub_window_ = 0;  // first position of the sub-window
+  Fetched fetched_;     // of the next sub-window
   uint32_t value_[T::kOwnColumns][kMs];
   float row_scale_[kMs][2];  // int8
 };

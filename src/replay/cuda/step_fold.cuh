@@ -105,9 +105,9 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
         }
         const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
         *chunk(step, m) = raw;
-        if (slot == nullptr) continue;
-        *reinterpret_cast<uint4*>(slot + chunk_offset(step, m)) = raw;
+        if (slot != nullptr) *reinterpret_cast<uint4*>(slot + chunk_offset(step, m)) = raw;
         if constexpr (T::kCheckpoint == DType::kF16) {
+          if (slot == nullptr && !p_.sweep) continue;
           if (n_largest(larger(larger(r[0], r[1]), larger(r[2], r[3]))) != 0) {
             count_saturated(n_largest(r[0]) + n_largest(r[1]) + n_largest(r[2]) + n_largest(r[3]));
           }
@@ -118,9 +118,11 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
 }
 
 // S <- e^{G_end} S + sum_j w_j u_j k_j^T of the interval at `base`, all of whose rows stand in
-// shared memory, rounded to the checkpoint's dtype; to the write slot if to_slot.
+// shared memory, rounded to the checkpoint's dtype. A step writes it to the write slot if it was
+// pending; a sweep, if it is the last grid point's.
 template <typename T>
-__device__ void StepBlock<T>::fold(int base, bool to_slot) {
+__device__ void StepBlock<T>::fold(int base, bool pending) {
+  const bool to_slot = p_.sweep ? base + kSlots == (end_ & ~(kSlots - 1)) : pending;
   wait_state();
   const int lane = threadIdx.x % 32;
   // Matrices {slots 0..7, slots 8..15} of the step's first eight keys, then of its second.

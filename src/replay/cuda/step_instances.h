@@ -1,24 +1,25 @@
-// A kernel of the instance tables: the shape that it serves, and its launch.
+// A kernel of the instance tables: the shape that it serves, and its launches.
 #pragma once
+
+#include <span>
 
 #include "replay/cuda/kernels_cuda.h"
 
 namespace replayssm::cuda {
 
-using LaunchStep = void (*)(const StepArgs& args, const Problem& problem, bool early,
-                            cudaStream_t stream);
-
 struct StepInstance {
   Family family;
   DType checkpoint, activation;
   int value_dim, key_dim;
-  int rows;  // state rows of a block: whole heads of one key head, or a part of one
-  LaunchStep launch_single;  // every window has at most one token
-  LaunchStep launch;
+  int rows;     // state rows of a block: whole heads of one key head, or a part of one
+  bool single;  // serves windows of one token only
+  void (*step)(const StepArgs& args, const Problem& problem, bool early, cudaStream_t stream);
+  void (*sweep)(const StepArgs& args, const Problem& problem, cudaStream_t stream);
 };
 
-// The tables of the instance files, each compiled on its own.
-const StepInstance* gdn_instances(int* count);
-const StepInstance* mamba2_instances(int* count);
+// The tables of the instance files, each compiled on its own. Of the entries that serve a problem
+// the first is taken.
+std::span<const StepInstance> gdn_instances();
+std::span<const StepInstance> mamba2_instances();
 
 }  // namespace replayssm::cuda

@@ -385,6 +385,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
     if constexpr (T::kMamba || !T::kSingle) {
       write_rows(s_.values[interval_row(base_) + slot_of(position[j])], mine[j]);
     }
+    if (p_.sweep && position[j] < (end_ & ~(kSlots - 1))) continue;
     write_rows(
         reinterpret_cast<uint16_t*>(ring_values() + ring_row(position[j]) * p_.value_row_bytes),
         mine[j]);
