@@ -13,6 +13,7 @@ namespace replayssm::bench {
 namespace {
 
 constexpr int64_t kPoolBytes = 320'000'000;
+constexpr int kEarlyBatches = 64;  // up to here a step is launched early: one wave or little more
 constexpr int kOnePoolBatch = 1024;
 constexpr double kGraphUs = 2000;  // long enough that the ends of a graph do not count
 constexpr int64_t kPattern = 1 << 18;
@@ -148,7 +149,8 @@ Prepared prepare_replay(const Cell& cell, Arena& arena) {
     a.ring_value.data =
         static_cast<uint16_t*>(a.ring_value.data) + first * a.ring_value.slot_stride;
     a.ring_gate.data = static_cast<float*>(a.ring_gate.data) + first * a.ring_gate.slot_stride;
-    plan->step(a, stream);
+    // Consecutive steps work on different pools, so that one may fetch while the other ends.
+    plan->step(a, stream, {.early = c.n_pools > 1 && cell.batch <= kEarlyBatches});
   };
   return {c.n_steps, launch, ""};
 }

@@ -5,6 +5,7 @@
 
 #include "replay/cuda/step_fold.cuh"
 #include "replay/cuda/step_instances.h"
+#include "replay/cuda/step_kda.cuh"
 #include "replay/cuda/step_segment.cuh"
 
 namespace replayssm::cuda {
@@ -32,17 +33,18 @@ __global__ void __launch_bounds__(T::kThreads)
 }
 
 template <typename T>
-StepParams params_of(const StepArgs& args, const Problem& problem, bool sweep) {
+StepParams params_of(const StepArgs& args, const Problem& problem) {
   StepParams params;
   params.args = args;
   params.key_row_bytes = static_cast<uint32_t>(args.ring_key.row_stride * 2);
   params.value_row_bytes = static_cast<uint32_t>(args.ring_value.row_stride * 2);
   params.gate_row_bytes = static_cast<uint32_t>(args.ring_gate.row_stride * 4);
-  params.sweep = sweep;
   params.ring_rows = static_cast<uint32_t>(problem.grid.ring_rows);
   params.ring_reciprocal = static_cast<uint32_t>((uint64_t{1} << 32) / params.ring_rows);
   params.rows_per_key_head = problem.n_heads / problem.n_key_heads * T::kValueDim;
   params.beta_scale = problem.beta_scale;
+  params.decay_gate = problem.decay_gate;
+  params.decay_lower_bound = problem.decay_lower_bound;
   return params;
 }
 
@@ -76,13 +78,12 @@ void launch_rows(void (*kernel)(StepParams), StepParams params, const Problem& p
 
 template <typename T, int kBlocks>
 void launch_step(const StepArgs& args, const Problem& problem, bool early, cudaStream_t stream) {
-  launch_rows<T>(step_kernel<T, kBlocks>, params_of<T>(args, problem, false), problem, early,
-                 stream);
+  launch_rows<T>(step_kernel<T, kBlocks>, params_of<T>(args, problem), problem, early, stream);
 }
 
 template <typename T, int kBlocks>
 void launch_sweep(const StepArgs& args, const Problem& problem, cudaStream_t stream) {
-  const StepParams params = params_of<T>(args, problem, true);
+  const StepParams params = params_of<T>(args, problem);
   launch_rows<T>(step_kernel<T, kBlocks>, params, problem, false, stream);
   launch_rows<T>(tail_kernel<T>, params, problem, false, stream);
 }
@@ -96,17 +97,21 @@ struct Cut {
   int registers;
 };
 
-// kSingle: for windows of one token; else for any, and for sweeps.
+// single: for windows of one token; else for any, and for sweeps.
 template <Family kFamily, DType kCheckpoint, DType kActivation, int kValueDim, int kKeyDim,
           bool kSingle, Cut kCut>
 constexpr StepInstance instance() {
   using T = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kCut.rows,
-                       kCut.products, kCut.share, kSingle>;
-  constexpr int kBlocks = blocks_by_memory<T, kCut.registers>();
-  StepInstance x = {kFamily, kCheckpoint, kActivation, kValueDim,
-                    kKeyDim, kCut.rows,   kSingle,     launch_step<T, kBlocks>,
-                    nullptr};
-  if constexpr (!kSingle) x.sweep = launch_sweep<T, kBlocks>;
+                       kCut.products, kCut.share, kSingle ? Kind::kSingle : Kind::kAny>;
+  StepInstance x = {
+      kFamily, kCheckpoint, kActivation, kValueDim,
+      kKeyDim, kCut.rows,   kSingle,     launch_step<T, blocks_by_memory<T, kCut.registers>()>,
+      nullptr};
+  if constexpr (!kSingle) {
+    using Sweep = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kCut.rows,
+                             kCut.products, kCut.share, Kind::kSweep>;
+    x.sweep = launch_sweep<Sweep, blocks_by_memory<Sweep, kCut.registers + 32>()>;
+  }
   return x;
 }
 

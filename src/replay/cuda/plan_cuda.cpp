@@ -122,7 +122,7 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
   }
   std::string have;
   const StepInstance* found[2] = {};  // for any window, for windows of one token
-  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances}) {
+  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::kda_instances}) {
     for (const StepInstance& x : table()) {
       if (x.family != p.family) continue;
       if (!x.single) {
@@ -135,7 +135,8 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
       if (fits && found[x.single] == nullptr) found[x.single] = &x;
     }
   }
-  if (found[0] == nullptr || found[1] == nullptr) {
+  if (found[1] == nullptr) found[1] = found[0];
+  if (found[0] == nullptr) {
     return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
                          std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
                          dtype_name(p.checkpoint) + "/" + dtype_name(p.activation) + ", " +

@@ -12,11 +12,12 @@
 //   fold     a pending one (written) before, a crossing one (on chip) between two segments
 //
 // Every token's sums run over all 16 slots of its interval, with exact zeros where it must not see:
-// its bits do not depend on the window that it came in. kSingle is the instance for windows of one
-// token: no sub-windows and no crossing, so less memory, and the token stands in every column.
+// its bits do not depend on the window that it came in. Windows of one token need no sub-windows
+// and no crossing, so less memory; the token then stands in every column.
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "replay/cuda/ptx.cuh"
 #include "replay/cuda/tile.h"
@@ -27,8 +28,12 @@ namespace replayssm::cuda {
 inline constexpr int kSlots = 16;   // the grid interval of these kernels
 inline constexpr int kColumns = 8;  // positions of a sub-window
 
+// What a kernel serves: windows of one token, any windows, or prompts of which every token stands
+// and only the last grid point's checkpoint and the ring rows after it are written.
+enum class Kind { kSingle, kAny, kSweep };
+
 template <Family kFamily_, DType kCheckpoint_, DType kActivation_, int kValueDim_, int kKeyDim_,
-          int kRows_, int kProducts_, bool kShare_, bool kSingle_>
+          int kRows_, int kProducts_, bool kShare_, Kind kKind_>
 struct StepTraits {
   static constexpr Family kFamily = kFamily_;
   static constexpr DType kCheckpoint = kCheckpoint_;
@@ -39,8 +44,10 @@ struct StepTraits {
   static constexpr int kMs = kProducts_;  // products of 16 rows that a warp owns: 1, 2 or 4
   // Scores and their decays are computed once a block, not once a warp, at the cost of a barrier.
   static constexpr bool kShare = kShare_;
-  static constexpr bool kSingle = kSingle_;
+  static constexpr bool kSingle = kKind_ == Kind::kSingle;
+  static constexpr bool kSweep = kKind_ == Kind::kSweep;
   static constexpr bool kMamba = kFamily == Family::kMamba2;
+  static constexpr bool kKda = kFamily == Family::kKda;
   static constexpr bool kInt8 = kCheckpoint == DType::kI8;
   static constexpr bool kWide = wide_rows(kValueDim);
   static constexpr int kHeads = kRows > kValueDim ? kRows / kValueDim : 1;  // of a block
@@ -63,6 +70,7 @@ struct StepTraits {
   static constexpr int kChunks = kKeyDim * kElementBytes / 32;  // of a product's rows, 16 bytes
   static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0 && kWarps * 16 * kMs == kRows);
   static_assert(kRows % kValueDim == 0 || kValueDim % kRows == 0);
+  static_assert(!kKda || (!kSingle && !kMamba && kHeads == 1));
   static_assert(kHeads <= kWarps);  // a warp prepares the gates of a head
 };
 
@@ -70,13 +78,24 @@ struct StepTraits {
 struct StepParams {
   StepArgs args;
   uint32_t key_row_bytes, value_row_bytes, gate_row_bytes;  // strides of ring rows
-  bool sweep;  // every token stands: checkpoint and ring rows of the last grid point alone are
-               // written
   uint32_t ring_rows;
   uint32_t ring_reciprocal;  // floor(2^32 / ring_rows)
   int32_t rows_per_key_head;
   float beta_scale;
+  DecayGate decay_gate;  // KDA
+  float decay_lower_bound;
 };
+
+// KDA's share of a block's memory.
+template <typename T>
+struct KdaShared {
+  float alpha[2 * kSlots][T::kKeyDim];            // log decays, at position mod 32
+  uint16_t operands[2][kColumns][T::kKeyStride];  // e^{G_t} k_t, e^{G_t} q_t
+  uint16_t fold_keys[2][kSlots][T::kKeyStride];   // e^{G_end - G_j} k_j: fp16, and what it lost
+  float decay[T::kKeyDim];                        // e^{G_end}
+  float scores[2][kColumns][kSlots];              // of keys, of queries
+};
+struct Nothing {};
 
 // Shared memory of a block.
 template <typename T>
@@ -92,6 +111,7 @@ struct alignas(128) StepShared {
   float fold_weight[T::kHeads][2][kSlots];  // e^{sum to the interval's end}; Mamba-2: times dt
   uint4 weights[T::kShare ? T::kHeads : 1][T::kShare && !T::kSingle ? 2 : 1][32];  // of weigh()
   float query_scale[T::kQueries];
+  [[no_unique_address]] std::conditional_t<T::kKda, KdaShared<T>, Nothing> kda;
   float query_sum[T::kQueries], key_sum[T::kQueries];  // int8: sums of the operands
   uint64_t barrier;
 };
@@ -158,7 +178,11 @@ class StepBlock {
       dependencies_wait();
       fetch(from, to, base_);
       prepare_operands(from, to, true);
-      prepare_gates(from, to, true);
+      if constexpr (T::kKda) {
+        kda_gates(from, to, true);
+      } else {
+        prepare_gates(from, to, true);
+      }
       __syncthreads();
     }
   }
@@ -207,7 +231,7 @@ class StepBlock {
   // The window, sub-window by sub-window. A sweep's end at multiples of eight, so that only a
   // step's can cross a grid point.
   __device__ int stop_of(int from) const {
-    return min(end_, (p_.sweep ? from & ~(kColumns - 1) : from) + kColumns);
+    return min(end_, (T::kSweep ? from & ~(kColumns - 1) : from) + kColumns);
   }
   __device__ void walk() {
     int stop = stop_of(start_);
@@ -218,9 +242,12 @@ class StepBlock {
       if (from == stop) {
         __syncthreads();
         stop = stop_of(from);
+        if constexpr (!T::kSweep) fetch(from, stop, base_ + kSlots);
         prepare(from, stop);
       }
-      if (stop < end_) fetch(stop, stop_of(stop), ((stop - 1) & ~(kSlots - 1)) + kSlots);
+      if (T::kSweep && stop < end_) {
+        fetch(stop, stop_of(stop), ((stop - 1) & ~(kSlots - 1)) + kSlots);
+      }
       while (from < stop) {
         if (from >= base_ + kSlots) {
           fold(base_, false);
@@ -232,7 +259,7 @@ class StepBlock {
       }
     }
     // A sweep that ends at a grid point leaves its checkpoint.
-    if (p_.sweep && end_ == base_ + kSlots) fold(base_, false);
+    if (T::kSweep && end_ == base_ + kSlots) fold(base_, false);
   }
 
   // ---- loads
@@ -295,6 +322,13 @@ class StepBlock {
                               p_.key_row_bytes, first, n);
     copy_rows<T::kRows / 8>(&s_.values[interval_row(base)][0], T::kValueStride, ring_values(),
                             p_.value_row_bytes, first, n);
+    if constexpr (T::kKda) {
+      copy_rows<T::kKeyDim / 4>(
+          reinterpret_cast<uint16_t*>(s_.kda.alpha[interval_row(base)]), 2 * T::kKeyDim,
+          static_cast<const uint8_t*>(a_.ring_gate.data) +
+              (ring_slot_ * a_.ring_gate.slot_stride + blockIdx.y * T::kKeyDim) * 4,
+          p_.gate_row_bytes, first, n);
+    }
   }
 
   template <int kPieces>
@@ -328,10 +362,23 @@ class StepBlock {
 #pragma unroll
       for (int m = 0; m < kMs; ++m) value_[j][m] = fetched_.value[j][m];
     }
-    prepare_operands(from, to, !p_.sweep);
-    prepare_gates(from, to, !p_.sweep);
+    prepare_operands(from, to, !T::kSweep);
+    if constexpr (T::kKda) {
+      kda_gates(from, to, !T::kSweep);
+    } else {
+      prepare_gates(from, to, !T::kSweep);
+    }
     copies_wait();
     __syncthreads();
+    if constexpr (T::kKda) {
+      kda_operands(from, to);
+      kda_scores(from, to);
+      __syncthreads();
+      if constexpr (T::kInt8) {
+        kda_sums(from, to);
+        __syncthreads();
+      }
+    }
     if constexpr (T::kShare) {
       share_weights(from, to);
       __syncthreads();
@@ -361,12 +408,16 @@ class StepBlock {
       (2 * (T::kSingle ? 1 : kColumns) + kHalfWarps - 1) / kHalfWarps;
   static constexpr int kPieceWords = T::kActivation == DType::kBF16 ? 4 : 8;
 
+  static constexpr int kAlphas =
+      T::kKda ? (kColumns * T::kKeyDim / 4 + T::kThreads - 1) / T::kThreads : 1;
+
   // What a thread needs of a sub-window's activations, raw.
   struct Fetched {
     uint32_t operand[kVectors][kTurns][kPieceWords];  // of vector i: keys and queries by turns
     uint32_t value[T::kOwnColumns][kMs];              // v of the lane's columns, two bf16
     int gate_position;                                // of the lane, where the warp has a head
     float gate, beta;
+    float4 alpha[kAlphas];  // KDA: gates, four channels each
   };
 
   __device__ int64_t token_of(int position) const { return token_ + (position - start_); }
@@ -417,7 +468,9 @@ class StepBlock {
         }
       }
     }
-    if (gate_head() < T::kHeads) {
+    if constexpr (T::kKda) {
+      kda_fetch(from, to);
+    } else if (gate_head() < T::kHeads) {
       const int head = first_row_ / T::kValueDim + gate_head();
       const int base = from == start_ ? base_ : (from - 1) & ~(kSlots - 1);
       const int position = (threadIdx.x % 32 < kSlots ? base : other_base) + threadIdx.x % kSlots;
@@ -598,6 +651,17 @@ class StepBlock {
     return __uint_as_float(__float_as_uint(x) & 0x7f800000u);
   }
 
+  // ---- step_kda.cuh
+
+  __device__ void kda_fetch(int from, int to);
+  __device__ void kda_gates(int from, int to, bool to_ring);
+  __device__ void kda_operands(int from, int to);
+  __device__ void kda_sums(int from, int to);
+  __device__ void kda_scores(int from, int to);
+  __device__ void kda_fold_keys(int base);
+  __device__ static float half_float(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+  __device__ static uint16_t half_bits(float x) { return __half_as_ushort(__float2half_rn(x)); }
+
   // ---- step_segment.cuh
 
   using Products = float[kMs][T::kMamba ? 1 : 2][4];
@@ -623,6 +687,7 @@ class StepBlock {
   __device__ void fold_operand(int base, int m, uint32_t top[4], uint32_t rest[4]) const;
   __device__ void fold_step(uint32_t keys, int step, const uint32_t top[4], const uint32_t rest[4],
                             float d[8]) const;
+  __device__ void fold_decay(int step, float decay, float x[4]) const;
   template <int kGroup>
   __device__ void fold_group(uint32_t keys, int first, const uint32_t top[][4],
                              const uint32_t rest[][4], const float decay[], uint8_t* slot) const;

@@ -23,6 +23,10 @@ __device__ void StepBlock<T>::fold_operand(int base, int m, uint32_t top[4],
     const int first = i / 2 * 2;
     const uint32_t pair = i % 2 == 0 ? low_halves(x[first][m], x[first + 1][m])
                                      : high_halves(x[first][m], x[first + 1][m]);
+    if constexpr (T::kKda) {  // the decay is in the keys
+      top[i] = pair;
+      continue;
+    }
     const float2 two = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
     const float low = two.x * weight[first], high = two.y * weight[first + 1];
     top[i] = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
@@ -39,6 +43,16 @@ __device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const uint32_t 
                                         const uint32_t rest[4], float d[8]) const {
   uint32_t k[4];
   load_matrices_transposed(k, keys + step * 32);
+  if constexpr (T::kKda) {
+    uint32_t lost[4];
+    load_matrices_transposed(lost, keys + step * 32 + kSlots * T::kKeyStride * 2);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      mma_f16(d + 4 * n, top[0], top[1], top[2], top[3], k[2 * n], k[2 * n + 1]);
+      mma_f16(d + 4 * n, top[0], top[1], top[2], top[3], lost[2 * n], lost[2 * n + 1]);
+    }
+    return;
+  }
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     if constexpr (T::kMamba) {
@@ -47,6 +61,19 @@ __device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const uint32_t 
     } else {
       mma_f16(d + 4 * n, top[0], top[1], top[2], top[3], k[2 * n], k[2 * n + 1]);
       mma_f16(d + 4 * n, rest[0], rest[1], rest[2], rest[3], k[2 * n], k[2 * n + 1]);
+    }
+  }
+}
+
+// The decays of the lane's keys of a step: 2c, 2c+1, 2c+8, 2c+9.
+template <typename T>
+__device__ void StepBlock<T>::fold_decay(int step, float decay, float x[4]) const {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (T::kKda) {
+      x[i] = s_.kda.decay[step * kStepKeys + 2 * c() + i % 2 + i / 2 * 8];
+    } else {
+      x[i] = decay;
     }
   }
 }
@@ -83,8 +110,10 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
           d[2 * word + 1] = two.y;
         }
       }
+      float keys_decay[4];
+      fold_decay(step, decay[i], keys_decay);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) d[e] *= decay[i];
+      for (int e = 0; e < 8; ++e) d[e] *= keys_decay[e / 4 * 2 + e % 2];
       fold_step(keys, step, top[i], rest[i], d);
       if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
@@ -107,7 +136,7 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
         *chunk(step, m) = raw;
         if (slot != nullptr) *reinterpret_cast<uint4*>(slot + chunk_offset(step, m)) = raw;
         if constexpr (T::kCheckpoint == DType::kF16) {
-          if (slot == nullptr && !p_.sweep) continue;
+          if (slot == nullptr && !T::kSweep) continue;
           if (n_largest(larger(larger(r[0], r[1]), larger(r[2], r[3]))) != 0) {
             count_saturated(n_largest(r[0]) + n_largest(r[1]) + n_largest(r[2]) + n_largest(r[3]));
           }
@@ -122,11 +151,15 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
 // pending; a sweep, if it is the last grid point's.
 template <typename T>
 __device__ void StepBlock<T>::fold(int base, bool pending) {
-  const bool to_slot = p_.sweep ? base + kSlots == (end_ & ~(kSlots - 1)) : pending;
+  const bool to_slot = T::kSweep ? base + kSlots == (end_ & ~(kSlots - 1)) : pending;
   wait_state();
   const int lane = threadIdx.x % 32;
   // Matrices {slots 0..7, slots 8..15} of the step's first eight keys, then of its second.
-  const uint32_t keys = shared_address(&s_.keys[interval_row(base) + lane % 16][lane / 16 * 8]);
+  uint32_t keys = shared_address(&s_.keys[interval_row(base) + lane % 16][lane / 16 * 8]);
+  if constexpr (T::kKda) {
+    kda_fold_keys(base);
+    keys = shared_address(&s_.kda.fold_keys[0][lane % 16][lane / 16 * 8]);
+  }
   uint8_t* slot = nullptr;
   if (to_slot) {
     slot = static_cast<uint8_t*>(a_.checkpoint) +
@@ -171,6 +204,12 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top
       for (int e = 0; e < 8; ++e) {
         const uint32_t bits = __byte_perm(r[2 * sub + e / 4], 0x47000000u, 0x7404 + (e % 4 << 4));
         s[e] = fmaf(__uint_as_float(bits), scale[e / 2 % 2], bias[e / 2 % 2]);
+      }
+      if constexpr (T::kKda) {
+        float keys_decay[4];
+        fold_decay(2 * i + sub, 1.0f, keys_decay);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) s[e] *= keys_decay[e / 4 * 2 + e % 2];
       }
       fold_step(keys, 2 * i + sub, top, rest, s);
 #pragma unroll

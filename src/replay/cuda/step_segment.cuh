@@ -67,6 +67,8 @@ __device__ void StepBlock<T>::products(Products d) const {
   uint32_t columns;
   if constexpr (T::kMamba) {
     columns = shared_address(&s_.queries[column][matrix * 8]);
+  } else if constexpr (T::kKda) {
+    columns = shared_address(&s_.kda.operands[matrix / 2][column][matrix % 2 * 8]);
   } else {
     columns = shared_address(matrix < 2 ? &s_.keys[key_row(position_of(column))][matrix % 2 * 8]
                                         : &s_.queries[column][matrix % 2 * 8]);
@@ -283,7 +285,7 @@ __device__ void StepBlock<T>::write_output(int position, const float y[kMs][2]) 
 template <typename T>
 __device__ uint4 StepBlock<T>::weigh(int base, int head) const {
   float key_score[2][2], query_score[2][2];
-  scores(base, key_score, query_score);
+  if constexpr (!T::kKda) scores(base, key_score, query_score);
   const int p = parity(base);
   const int own = position_of(g()) - base;
   const float factor = s_.query_scale[T::kSingle ? 0 : g()];
@@ -296,6 +298,11 @@ __device__ uint4 StepBlock<T>::weigh(int base, int head) const {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int slot = 2 * c() + e + 8 * j;
+      if constexpr (T::kKda) {
+        wk[e] = slot < own ? beta * s_.kda.scores[0][g()][slot] : 0.0f;
+        wq[e] = slot <= own ? factor * s_.kda.scores[1][g()][slot] : 0.0f;
+        continue;
+      }
       const float2 decay = s_.log_decay[head][p][slot];
       float w = exp_fast((own_decay.x - decay.x) + (own_decay.y - decay.y));
       if constexpr (T::kMamba) w *= s_.gates[head][p][slot].y;
@@ -385,7 +392,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
     if constexpr (T::kMamba || !T::kSingle) {
       write_rows(s_.values[interval_row(base_) + slot_of(position[j])], mine[j]);
     }
-    if (p_.sweep && position[j] < (end_ & ~(kSlots - 1))) continue;
+    if (T::kSweep && position[j] < (end_ & ~(kSlots - 1))) continue;
     write_rows(
         reinterpret_cast<uint16_t*>(ring_values() + ring_row(position[j]) * p_.value_row_bytes),
         mine[j]);

@@ -1,0 +1,22 @@
+#include "replay/cuda/launch.cuh"
+
+namespace replayssm::cuda {
+namespace {
+
+template <DType kCheckpoint, Cut kCut>
+constexpr StepInstance kda128() {
+  return instance<Family::kKda, kCheckpoint, DType::kBF16, 128, 128, false, kCut>();
+}
+
+constexpr StepInstance kInstances[] = {
+    kda128<DType::kF32, Cut{128, 2, false, 128}>(),
+    kda128<DType::kF16, Cut{128, 2, false, 128}>(),
+    kda128<DType::kBF16, Cut{128, 2, false, 128}>(),
+    kda128<DType::kI8, Cut{128, 2, false, 128}>(),
+};
+
+}  // namespace
+
+std::span<const StepInstance> kda_instances() { return kInstances; }
+
+}  // namespace replayssm::cuda
