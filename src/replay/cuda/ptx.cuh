@@ -148,20 +148,29 @@ __device__ __forceinline__ __half2 as_half2(uint32_t bits) {
 __device__ __forceinline__ __half2 largest_half2() {
   return __half2half2(__ushort_as_half(0x7bff));
 }
-// NaN becomes the largest value.
-__device__ __forceinline__ uint32_t without_nan(uint32_t bits) {
-  const __half2 x = __hmin2(as_half2(bits), largest_half2());
-  return *reinterpret_cast<const uint32_t*>(&x);
-}
 // How many of the two have reached the largest value.
 __device__ __forceinline__ int n_largest(uint32_t bits) {
   return static_cast<int>((bits & 0x7fffu) == 0x7bffu) +
          static_cast<int>((bits >> 16 & 0x7fffu) == 0x7bffu);
 }
-// The larger magnitudes, half by half.
+// The larger magnitudes, half by half; NaN is the largest.
 __device__ __forceinline__ uint32_t larger(uint32_t x, uint32_t y) {
-  const __half2 z = __hmax2(__habs2(as_half2(x)), __habs2(as_half2(y)));
+  const __half2 z = __hmax2_nan(__habs2(as_half2(x)), __habs2(as_half2(y)));
   return *reinterpret_cast<const uint32_t*>(&z);
+}
+
+// True if a half is infinite or NaN: fp16, bf16.
+__device__ __forceinline__ bool half_is_bad(uint32_t bits) {
+  return (bits & 0x7c00u) == 0x7c00u || (bits & 0x7c000000u) == 0x7c000000u;
+}
+__device__ __forceinline__ bool bf16_is_bad(uint32_t bits) {
+  return (bits & 0x7f80u) == 0x7f80u || (bits & 0x7f800000u) == 0x7f800000u;
+}
+// NaN if one is.
+__device__ __forceinline__ float max_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
 }
 
 // The halves of x and y: low halves, high halves.

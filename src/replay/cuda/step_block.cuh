@@ -677,22 +677,29 @@ class StepBlock {
   template <int kOdd>
   __device__ void substitute_one(bool own, bool high, const Products& constant, uint32_t b0,
                                  uint32_t b1, uint32_t u[kMs][4], uint32_t mine[kMs]) const;
-  __device__ void count_ring(const bool valid[2], const uint32_t mine[2][kMs]) const;
+  __device__ bool watch(const bool valid[2], const uint32_t mine[2][kMs]) const;
+  __device__ void outputs_apart(int from, int to, const uint4 weights[T::kWeightSets],
+                                const uint32_t u[kMs][4], Products d) const;
+  __device__ void add_outputs(float y[4], const uint32_t u[4], uint4 weights) const;
   __device__ float value_of(int j, int m, int half) const;
   __device__ void write_output(int position, const float y[kMs][2]) const;
 
   // ---- step_fold.cuh
 
   __device__ void fold(int base, bool pending);
-  __device__ void fold_operand(int base, int m, uint32_t top[4], uint32_t rest[4]) const;
-  __device__ void fold_step(uint32_t keys, int step, const uint32_t top[4], const uint32_t rest[4],
-                            float d[8]) const;
+  // Parts of a 16-bit operand that the weighted ring values are split into. An fp32 checkpoint of
+  // bf16 values needs a third.
+  static constexpr int kParts = T::kKda ? 1 : T::kMamba && T::kCheckpoint == DType::kF32 ? 3 : 2;
+  using FoldOperand = uint32_t[kParts][4];
+
+  __device__ void fold_operand(int base, int m, FoldOperand parts) const;
+  __device__ void fold_step(uint32_t keys, int step, const FoldOperand parts, float d[8]) const;
   __device__ void fold_decay(int step, float decay, float x[4]) const;
   template <int kGroup>
-  __device__ void fold_group(uint32_t keys, int first, const uint32_t top[][4],
-                             const uint32_t rest[][4], const float decay[], uint8_t* slot) const;
-  __device__ void fold_int8(uint32_t keys, int m, const uint32_t top[4], const uint32_t rest[4],
-                            float decay, uint8_t* slot);
+  __device__ void fold_group(uint32_t keys, int first, const FoldOperand parts[],
+                             const float decay[], uint8_t* slot) const;
+  __device__ void fold_int8(uint32_t keys, int m, const FoldOperand parts, float decay,
+                            uint8_t* slot);
 
   __device__ void count_saturated(int n) const {
     if (a_.n_saturated != nullptr && n > 0) {

@@ -5,11 +5,9 @@
 
 namespace replayssm::cuda {
 
-// The weighted ring values of the interval at `base` as the sum of two 16-bit operands
-// [rows x slots].
+// The weighted ring values of the interval at `base` as a sum of 16-bit operands [rows x slots].
 template <typename T>
-__device__ void StepBlock<T>::fold_operand(int base, int m, uint32_t top[4],
-                                           uint32_t rest[4]) const {
+__device__ void StepBlock<T>::fold_operand(int base, int m, FoldOperand parts) const {
   float weight[4];
   uint32_t x[4][kMs];
 #pragma unroll
@@ -24,23 +22,26 @@ __device__ void StepBlock<T>::fold_operand(int base, int m, uint32_t top[4],
     const uint32_t pair = i % 2 == 0 ? low_halves(x[first][m], x[first + 1][m])
                                      : high_halves(x[first][m], x[first + 1][m]);
     if constexpr (T::kKda) {  // the decay is in the keys
-      top[i] = pair;
-      continue;
+      parts[0][i] = pair;
+    } else {
+      const float2 two = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
+      float low = two.x * weight[first], high = two.y * weight[first + 1];
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        parts[part][i] = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
+        const float2 taken = T::kMamba ? unpack_bf16(parts[part][i]) : unpack_half(parts[part][i]);
+        low -= taken.x;
+        high -= taken.y;
+      }
     }
-    const float2 two = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
-    const float low = two.x * weight[first], high = two.y * weight[first + 1];
-    top[i] = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
-    const float2 rounded = T::kMamba ? unpack_bf16(top[i]) : unpack_half(top[i]);
-    rest[i] = T::kMamba ? pack_bf16(low - rounded.x, high - rounded.y)
-                        : pack_half(low - rounded.x, high - rounded.y);
   }
 }
 
 // d += the weighted rows for 16 keys. d[0..3]: the product over the step's first eight keys,
 // d[4..7]: its second eight.
 template <typename T>
-__device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const uint32_t top[4],
-                                        const uint32_t rest[4], float d[8]) const {
+__device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const FoldOperand parts,
+                                        float d[8]) const {
   uint32_t k[4];
   load_matrices_transposed(k, keys + step * 32);
   if constexpr (T::kKda) {
@@ -48,19 +49,22 @@ __device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const uint32_t 
     load_matrices_transposed(lost, keys + step * 32 + kSlots * T::kKeyStride * 2);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      mma_f16(d + 4 * n, top[0], top[1], top[2], top[3], k[2 * n], k[2 * n + 1]);
-      mma_f16(d + 4 * n, top[0], top[1], top[2], top[3], lost[2 * n], lost[2 * n + 1]);
+      const uint32_t* a = parts[0];
+      mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+      mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], lost[2 * n], lost[2 * n + 1]);
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    if constexpr (T::kMamba) {
-      mma_bf16(d + 4 * n, top[0], top[1], top[2], top[3], k[2 * n], k[2 * n + 1]);
-      mma_bf16(d + 4 * n, rest[0], rest[1], rest[2], rest[3], k[2 * n], k[2 * n + 1]);
-    } else {
-      mma_f16(d + 4 * n, top[0], top[1], top[2], top[3], k[2 * n], k[2 * n + 1]);
-      mma_f16(d + 4 * n, rest[0], rest[1], rest[2], rest[3], k[2 * n], k[2 * n + 1]);
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const uint32_t* a = parts[part];
+        if constexpr (T::kMamba) {
+          mma_bf16(d + 4 * n, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+        } else {
+          mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+        }
+      }
     }
   }
 }
@@ -81,9 +85,8 @@ __device__ void StepBlock<T>::fold_decay(int step, float decay, float x[4]) cons
 // Of fold: products [first, first + kGroup), to be rounded one by one. slot: the stored tiles.
 template <typename T>
 template <int kGroup>
-__device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_t top[][4],
-                                         const uint32_t rest[][4], const float decay[],
-                                         uint8_t* slot) const {
+__device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOperand parts[],
+                                         const float decay[], uint8_t* slot) const {
 #pragma unroll 2
   for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
@@ -114,7 +117,7 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const uint32_
       fold_decay(step, decay[i], keys_decay);
 #pragma unroll
       for (int e = 0; e < 8; ++e) d[e] *= keys_decay[e / 4 * 2 + e % 2];
-      fold_step(keys, step, top[i], rest[i], d);
+      fold_step(keys, step, parts[i], d);
       if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
@@ -169,25 +172,25 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
   constexpr int kGroup = T::kInt8 ? 1 : kMs < 2 ? kMs : 2;
 #pragma unroll
   for (int first = 0; first < kMs; first += kGroup) {
-    uint32_t top[kGroup][4], rest[kGroup][4];
+    FoldOperand parts[kGroup];
     float decay[kGroup];
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       decay[i] = s_.gates[head_of(set_of(first + i))][parity(base)][kSlots - 1].x;
-      fold_operand(base, first + i, top[i], rest[i]);
+      fold_operand(base, first + i, parts[i]);
     }
     if constexpr (T::kInt8) {
-      fold_int8(keys, first, top[0], rest[0], decay[0], slot);
+      fold_int8(keys, first, parts[0], decay[0], slot);
     } else {
-      fold_group<kGroup>(keys, first, top, rest, decay, slot);
+      fold_group<kGroup>(keys, first, parts, decay, slot);
     }
   }
 }
 
 // int8 needs a row's largest value before it can round: a product's rows in registers.
 template <typename T>
-__device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top[4],
-                                        const uint32_t rest[4], float decay, uint8_t* slot) {
+__device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const FoldOperand parts, float decay,
+                                        uint8_t* slot) {
   float d[T::kSteps][8];
   float largest[2] = {0, 0};
   const float scale[2] = {decay * row_scale_[m][0], decay * row_scale_[m][1]};
@@ -211,9 +214,9 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top
 #pragma unroll
         for (int e = 0; e < 8; ++e) s[e] *= keys_decay[e / 4 * 2 + e % 2];
       }
-      fold_step(keys, 2 * i + sub, top, rest, s);
+      fold_step(keys, 2 * i + sub, parts, s);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) largest[e / 2 % 2] = fmaxf(largest[e / 2 % 2], fabsf(s[e]));
+      for (int e = 0; e < 8; ++e) largest[e / 2 % 2] = max_nan(largest[e / 2 % 2], fabsf(s[e]));
     }
   }
   float inverse[2];
@@ -221,7 +224,7 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const uint32_t top
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
     for (int step = 1; step < 4; step *= 2) {
-      largest[half] = fmaxf(largest[half], __shfl_xor_sync(kFull, largest[half], step));
+      largest[half] = max_nan(largest[half], __shfl_xor_sync(kFull, largest[half], step));
     }
     row_scale_[m][half] = largest[half] * (1.0f / 127.0f);
     inverse[half] = largest[half] > 0 ? __fdividef(127.0f, largest[half]) : 0.0f;

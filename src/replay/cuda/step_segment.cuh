@@ -192,7 +192,7 @@ __device__ void StepBlock<T>::substitute_one(bool own, bool high, const Products
     constexpr int kColumn = T::kSingle ? 0 : kOdd;
     float d[4] = {constant[m][0][0], constant[m][0][1], constant[m][0][2], constant[m][0][3]};
     mma_f16(d, u[m][0], u[m][1], u[m][2], u[m][3], b0, b1);
-    const uint32_t x = without_nan(pack_half_finite(d[kColumn], d[2 + kColumn]));
+    const uint32_t x = pack_half_finite(d[kColumn], d[2 + kColumn]);
     constexpr uint32_t kLow = kOdd ? 0x5410 : 0x3254, kHigh = kOdd ? 0x7610 : 0x3276;
     if (own && !high) {
       u[m][0] = __byte_perm(u[m][0], x, kLow);
@@ -230,21 +230,75 @@ __device__ void StepBlock<T>::substitute(int from, int to, const Products& const
   }
 }
 
-// The lane's own u that reached fp16's largest value.
+// The lane's own ring values of the window: counts those that reached fp16's largest. True if one
+// in the warp's tile is infinite or NaN.
 template <typename T>
-__device__ void StepBlock<T>::count_ring(const bool valid[2], const uint32_t mine[2][kMs]) const {
+__device__ bool StepBlock<T>::watch(const bool valid[2], const uint32_t mine[2][kMs]) const {
+  bool bad = false;
   uint32_t largest = 0;
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {
 #pragma unroll
-    for (int m = 0; m < kMs; ++m) largest = larger(largest, mine[j][m]);
+    for (int m = 0; m < kMs; ++m) {
+      if constexpr (T::kMamba) {
+        bad |= valid[j] && bf16_is_bad(mine[j][m]);
+      } else {
+        largest = larger(largest, valid[j] ? mine[j][m] : 0);
+      }
+    }
   }
-  if (n_largest(largest) == 0) return;
-  int n = 0;
-  for (int j = 0; j < T::kOwnColumns; ++j) {
-    for (int m = 0; m < kMs; ++m) n += valid[j] ? n_largest(mine[j][m]) : 0;
+  if constexpr (!T::kMamba) {
+    bad = half_is_bad(largest);
+    if (bad || n_largest(largest) != 0) {
+      int n = 0;
+      for (int j = 0; j < T::kOwnColumns; ++j) {
+        for (int m = 0; m < kMs; ++m) n += valid[j] ? n_largest(mine[j][m]) : 0;
+      }
+      count_saturated(n);
+    }
   }
-  count_saturated(n);
+  return __any_sync(kFull, bad);
+}
+
+// y <- y + w u by token, each over no slots but those it may see: zero weights do not keep an
+// infinity or NaN of a later draft away. Rare, so slow.
+template <typename T>
+__device__ void StepBlock<T>::outputs_apart(int from, int to, const uint4 weights[T::kWeightSets],
+                                            const uint32_t u[kMs][4], Products d) const {
+  constexpr int kQuery = T::kMamba ? 0 : 1;
+#pragma unroll 1
+  for (int position = from; position < to; ++position) {
+    const int own = position - base_;
+    const int column = T::kSingle ? 0 : position & (kColumns - 1);
+#pragma unroll
+    for (int m = 0; m < kMs; ++m) {
+      uint32_t seen[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int slot = 2 * c() + i / 2 * 8;
+        seen[i] = slot + 1 <= own ? u[m][i] : slot <= own ? u[m][i] & 0xffffu : 0;
+      }
+      float y[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) y[e] = d[m][kQuery][e];
+      add_outputs(y, seen, weights[set_of(m)]);
+      if (c() != column / 2 && !T::kSingle) continue;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (e % 2 == column % 2) d[m][kQuery][e] = y[e];
+      }
+    }
+  }
+}
+
+template <typename T>
+__device__ void StepBlock<T>::add_outputs(float y[4], const uint32_t u[4], uint4 w) const {
+  if constexpr (T::kMamba) {
+    mma_bf16(y, u[0], u[1], u[2], u[3], w.x, w.y);
+    mma_bf16(y, u[0], u[1], u[2], u[3], w.z, w.w);
+  } else {
+    mma_f16(y, u[0], u[1], u[2], u[3], w.z, w.w);
+  }
 }
 
 template <typename T>
@@ -384,7 +438,6 @@ __device__ void StepBlock<T>::segment(int from, int to) {
   } else {
     load_slots(from - base_, u);
     substitute(from, to, d, weights[0].x, weights[0].y, u, mine);
-    count_ring(valid, mine);
   }
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {
@@ -400,16 +453,11 @@ __device__ void StepBlock<T>::segment(int from, int to) {
   __syncwarp();
   if constexpr (T::kMamba) load_slots(to - base_, u);
 
+  if (watch(valid, mine)) {
+    outputs_apart(from, to, weights, u, d);
+  } else {
 #pragma unroll
-  for (int m = 0; m < kMs; ++m) {
-    const uint4 w = weights[set_of(m)];
-    float* y = d[m][kQuery];
-    if constexpr (T::kMamba) {
-      mma_bf16(y, u[m][0], u[m][1], u[m][2], u[m][3], w.x, w.y);
-      mma_bf16(y, u[m][0], u[m][1], u[m][2], u[m][3], w.z, w.w);
-    } else {
-      mma_f16(y, u[m][0], u[m][1], u[m][2], u[m][3], w.z, w.w);
-    }
+    for (int m = 0; m < kMs; ++m) add_outputs(d[m][kQuery], u[m], weights[set_of(m)]);
   }
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {
