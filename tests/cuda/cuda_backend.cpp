@@ -243,6 +243,7 @@ class CudaBackend final : public Backend {
     return {std::make_shared<CudaBackendConv>(problem, std::move(plan)), ""};
   }
   int64_t stride_multiple() const override { return 16; }  // 16 bytes of int8
+  bool rounds_scores() const override { return true; }
   Problem fit(const Problem& problem) const override { return cuda_fit(problem); }
   ConvProblem fit(const ConvProblem& problem) const override { return cuda_fit(problem); }
   std::vector<Case> shapes() const override { return with_plan(cuda_shapes()); }

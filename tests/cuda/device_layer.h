@@ -123,7 +123,9 @@ class DeviceLayer {
     for (int i = 0; i < n_rows; ++i) {
       Row row;
       row.n = i % 11 == 0 ? i % b : 2 * b + i % b;  // some in their first interval: c = 0
-      row.c = p_.grid.checkpoint_of(row.n) - (i % 3 == 0 && row.n >= b ? b : 0);
+      // A fold is pending for one step at most, so n is less than max_window beyond the grid point.
+      const bool pending_fold = i % 3 == 0 && row.n >= b && row.n % b < p_.max_window;
+      row.c = p_.grid.checkpoint_of(row.n) - (pending_fold ? b : 0);
       const int touched = static_cast<int>(rng_() % (p_.max_window + 1));
       const int pending = i % 5 == 0 ? static_cast<int>(rng_() % (touched + 1)) : 0;
       row.start = row.n + pending;

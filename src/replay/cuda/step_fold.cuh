@@ -92,15 +92,16 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOpe
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       const int m = first + i;
-      float d[8];  // {row g: keys 2c, 2c+1; row g+8}, then keys 2c+8, 2c+9
+      // {row g: keys 2c, 2c+1; row g+8}, then keys 2c+8, 2c+9
+      float old[8], d[8] = {};
       if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
           const float4 x = *reinterpret_cast<const float4*>(chunk(2 * step + pair, m));
-          d[4 * pair] = x.x;
-          d[4 * pair + 2] = x.y;
-          d[4 * pair + 1] = x.z;
-          d[4 * pair + 3] = x.w;
+          old[4 * pair] = x.x;
+          old[4 * pair + 2] = x.y;
+          old[4 * pair + 1] = x.z;
+          old[4 * pair + 3] = x.w;
         }
       } else {
         const uint4 raw = *chunk(step, m);
@@ -109,15 +110,17 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOpe
         for (int word = 0; word < 4; ++word) {
           const float2 two =
               T::kCheckpoint == DType::kF16 ? unpack_half(r[word]) : unpack_bf16(r[word]);
-          d[2 * word] = two.x;
-          d[2 * word + 1] = two.y;
+          old[2 * word] = two.x;
+          old[2 * word + 1] = two.y;
         }
       }
+      // The tensor cores cut their sums off; the old state, kept for thousands of folds, is added
+      // with rounding.
+      fold_step(keys, step, parts[i], d);
       float keys_decay[4];
       fold_decay(step, decay[i], keys_decay);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) d[e] *= keys_decay[e / 4 * 2 + e % 2];
-      fold_step(keys, step, parts[i], d);
+      for (int e = 0; e < 8; ++e) d[e] = fmaf(old[e], keys_decay[e / 4 * 2 + e % 2], d[e]);
       if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
@@ -226,8 +229,13 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const FoldOperand 
     for (int step = 1; step < 4; step *= 2) {
       largest[half] = max_nan(largest[half], __shfl_xor_sync(kFull, largest[half], step));
     }
-    row_scale_[m][half] = largest[half] * (1.0f / 127.0f);
-    inverse[half] = largest[half] > 0 ? __fdividef(127.0f, largest[half]) : 0.0f;
+    // As the CPU's: to seventeen bits, so that q * scale is exact in fp32 and the scale of the row
+    // so given is the same again; zero below 2^-100; NaN where the row is not finite.
+    const float full = largest[half] * (1.0f / 127.0f);
+    const float split = full * 129.0f;
+    const float step = largest[half] < 0x1p-100f ? 0.0f : split - (split - full);
+    row_scale_[m][half] = step;
+    inverse[half] = step > 0 ? __fdividef(1.0f, step) : 0.0f;
     if (slot != nullptr && c() == 0) {
       a_.scale[write_slot_ * a_.scale_slot_stride + first_row_ + lane_row(m) + half] =
           row_scale_[m][half];
