@@ -106,9 +106,37 @@ class CudaBackendPlan final : public BackendPlan {
   int64_t scale_elements() const override { return sizes_.scale_elements; }
 
   void run(StepArgs a, const Extents& extents, bool sweep, ThreadPool&) const override {
-    const rssm_status status = call(a, extents, sweep);
-    if (sweep && status == RSSM_UNSUPPORTED) return by_steps(a, extents);
-    EXPECT_EQ(status, RSSM_OK) << rssm_last_error();
+    Staging& s = staging();
+    const bool fold =
+        std::all_of(a.rows, a.rows + a.n_rows, [](const Row& r) { return r.n_tokens == 0; });
+    const bool single = std::all_of(a.rows, a.rows + a.n_rows, [](const Row& r) {
+      return r.read_slot < 0 || (r.n_tokens <= 1 && r.start == r.n);
+    });
+    const int64_t n = extents.n_tokens, act = dtype_bytes(p_.activation);
+    const int64_t ring = dtype_bytes(p_.ring);
+    a.rows = in(s, a.rows, a.n_rows);
+    a.query.data = s.in(a.query.data, n * a.query.token_stride * act);
+    a.key.data = s.in(a.key.data, n * a.key.token_stride * act);
+    a.value.data = s.in(a.value.data, n * a.value.token_stride * act);
+    a.gate.data = s.in(a.gate.data, n * a.gate.token_stride * 4);
+    a.beta.data = s.in(a.beta.data, n * a.beta.token_stride * 4);
+    a.out.data = s.inout(a.out.data, n * a.out.token_stride * act);
+    a.a_log = in(s, a.a_log, p_.n_heads);
+    a.dt_bias = in(s, a.dt_bias, sizes_.ring_gate_elements);
+    a.skip = in(s, a.skip, p_.n_heads);
+    a.checkpoint = s.inout(a.checkpoint,
+                           extents.n_slots * a.checkpoint_slot_stride * dtype_bytes(p_.checkpoint));
+    a.scale = static_cast<float*>(s.inout(a.scale, extents.n_slots * a.scale_slot_stride * 4));
+    for (auto [r, element] :
+         {std::pair(&a.ring_value, ring), {&a.ring_key, ring}, {&a.ring_gate, int64_t{4}}}) {
+      r->data = s.inout(r->data, extents.n_ring_slots * r->slot_stride * element);
+    }
+    a.n_saturated = static_cast<int64_t*>(s.inout(a.n_saturated, 8));
+    rssm_step_args args = to_c(a, extents);
+    args.hints = single ? RSSM_HINT_SINGLE : 0;
+    const auto function = sweep ? rssm_sweep : fold ? rssm_fold : rssm_step;
+    EXPECT_EQ(s.run([&] { return function(plan_.get(), &args, nullptr); }), RSSM_OK)
+        << rssm_last_error();
   }
 
   void export_checkpoint(const void* slot, const float* scale, float* canonical) const override {
@@ -135,67 +163,6 @@ class CudaBackendPlan final : public BackendPlan {
   }
 
  private:
-  rssm_status call(StepArgs a, const Extents& extents, bool sweep) const {
-    Staging& s = staging();
-    const bool fold =
-        std::all_of(a.rows, a.rows + a.n_rows, [](const Row& r) { return r.n_tokens == 0; });
-    const int64_t n = extents.n_tokens, act = dtype_bytes(p_.activation);
-    const int64_t ring = dtype_bytes(p_.ring);
-    a.rows = in(s, a.rows, a.n_rows);
-    a.query.data = s.in(a.query.data, n * a.query.token_stride * act);
-    a.key.data = s.in(a.key.data, n * a.key.token_stride * act);
-    a.value.data = s.in(a.value.data, n * a.value.token_stride * act);
-    a.gate.data = s.in(a.gate.data, n * a.gate.token_stride * 4);
-    a.beta.data = s.in(a.beta.data, n * a.beta.token_stride * 4);
-    a.out.data = s.inout(a.out.data, n * a.out.token_stride * act);
-    a.a_log = in(s, a.a_log, p_.n_heads);
-    a.dt_bias = in(s, a.dt_bias, sizes_.ring_gate_elements);
-    a.skip = in(s, a.skip, p_.n_heads);
-    a.checkpoint = s.inout(a.checkpoint,
-                           extents.n_slots * a.checkpoint_slot_stride * dtype_bytes(p_.checkpoint));
-    a.scale = static_cast<float*>(s.inout(a.scale, extents.n_slots * a.scale_slot_stride * 4));
-    for (auto [r, element] :
-         {std::pair(&a.ring_value, ring), {&a.ring_key, ring}, {&a.ring_gate, int64_t{4}}}) {
-      r->data = s.inout(r->data, extents.n_ring_slots * r->slot_stride * element);
-    }
-    a.n_saturated = static_cast<int64_t*>(s.inout(a.n_saturated, 8));
-    const rssm_step_args args = to_c(a, extents);
-    const auto function = sweep ? rssm_sweep : fold ? rssm_fold : rssm_step;
-    return s.run([&] { return function(plan_.get(), &args, nullptr); });
-  }
-
-  // A backend without a sweep (a listed skip, CudaSweep.IsThere) takes prompts by steps, and folds
-  // what is then pending.
-  void by_steps(StepArgs a, const Extents& extents) const {
-    const std::vector<Row> whole(a.rows, a.rows + a.n_rows);
-    std::vector<Row> rows = whole;
-    std::vector<SequenceState> states;
-    for (const Row& r : whole) states.push_back({r.n, r.c, r.read_slot, r.ring_slot});
-    a.rows = rows.data();
-    for (bool working = true; working;) {
-      working = false;
-      for (size_t i = 0; i < rows.size(); ++i) {
-        const SequenceState& s = states[i];
-        const int64_t left = whole[i].n + whole[i].n_tokens - s.n;
-        rows[i] = {s.n,
-                   s.c,
-                   s.n,
-                   static_cast<int32_t>(std::min<int64_t>(left, p_.max_window)),
-                   whole[i].token + (s.n - whole[i].n),
-                   s.checkpoint_slot,
-                   whole[i].write_slot,
-                   s.ring_slot};
-        if (whole[i].read_slot >= 0) working |= left > 0 || p_.grid.fold_pending(s.n, s.c);
-      }
-      if (!working) return;
-      EXPECT_EQ(call(a, extents, /*sweep=*/false), RSSM_OK) << rssm_last_error();
-      for (size_t i = 0; i < rows.size(); ++i) {
-        if (rows[i].read_slot < 0) continue;
-        EXPECT_EQ(commit_step(p_.grid, rows[i], rows[i].n_tokens, states[i]), Status::kOk);
-      }
-    }
-  }
-
   int64_t slot_bytes() const { return sizes_.checkpoint_elements * dtype_bytes(p_.checkpoint); }
 
   Problem p_;

@@ -7,6 +7,7 @@
 
 #include "cuda_cases.h"
 #include "device_layer.h"
+#include "replay/cuda/sequence_cuda.h"
 
 namespace replayssm::test {
 namespace {
@@ -118,6 +119,7 @@ TEST_F(Launches, NothingElseIsWritten) {
   }
 }
 
+// With and without the early fetch, behind a kernel that has nothing to do with the step.
 TEST_F(Launches, GraphEqualsEager) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(name_of(p));
@@ -126,24 +128,31 @@ TEST_F(Launches, GraphEqualsEager) {
     layer.step(layer.rows());
     const DeviceLayer::Bytes eager = layer.bytes();
 
-    const DeviceBuffer rows(layer.rows());
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t executable;
-    cuda_check(cudaStreamCreate(&stream), "stream");
-    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    layer.plan().step(layer.args(rows, kRows), stream);
-    cuda_check(cudaStreamEndCapture(stream, &graph), "capture");
-    cuda_check(cudaGraphInstantiate(&executable, graph, 0), "graph");
-    for (int replay = 0; replay < 3; ++replay) {
-      layer.reset();
-      cuda_check(cudaGraphLaunch(executable, stream), "graph");
-      cuda_check(cudaStreamSynchronize(stream), "graph");
-      expect_equal(eager, layer.bytes());
+    const DeviceBuffer rows(layer.rows()), skipped(std::vector<Row>(1));
+    CommitArgs before;
+    before.rows = static_cast<const Row*>(skipped.data());
+    before.n_rows = 1;
+    for (const bool early : {false, true}) {
+      SCOPED_TRACE(early);
+      cudaStream_t stream;
+      cudaGraph_t graph;
+      cudaGraphExec_t executable;
+      cuda_check(cudaStreamCreate(&stream), "stream");
+      cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+      commit_cuda(p.grid, before, stream);
+      layer.plan().step(layer.args(rows, kRows), stream, {.early = early});
+      cuda_check(cudaStreamEndCapture(stream, &graph), "capture");
+      cuda_check(cudaGraphInstantiate(&executable, graph, 0), "graph");
+      for (int replay = 0; replay < 3; ++replay) {
+        layer.reset();
+        cuda_check(cudaGraphLaunch(executable, stream), "graph");
+        cuda_check(cudaStreamSynchronize(stream), "graph");
+        expect_equal(eager, layer.bytes());
+      }
+      cudaGraphExecDestroy(executable);
+      cudaGraphDestroy(graph);
+      cudaStreamDestroy(stream);
     }
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
   }
 }
 

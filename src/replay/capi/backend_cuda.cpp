@@ -29,8 +29,11 @@ class CudaLayer final : public Layer {
   int64_t scale_elements() const override { return plan_->scale_elements(); }
   size_t workspace_bytes(int) const override { return 0; }
 
-  rssm_status step(const StepArgs& args, const ParallelFor&, int32_t, void* stream) const override {
-    plan_->step(args, static_cast<cudaStream_t>(stream));
+  rssm_status step(const StepArgs& args, const ParallelFor&, int32_t hints,
+                   void* stream) const override {
+    plan_->step(
+        args, static_cast<cudaStream_t>(stream),
+        {.early = (hints & RSSM_HINT_EARLY) != 0, .single = (hints & RSSM_HINT_SINGLE) != 0});
     return launched();
   }
   rssm_status sweep(const StepArgs& args, const ParallelFor&, void* stream) const override {
