@@ -34,7 +34,6 @@ class DiskTier {
   // False if there is none.
   bool drop_session(const std::string& name);
 
-  int64_t bytes() const { return bytes_; }
   int64_t n_refused() const { return n_refused_; }
 
  private:

@@ -46,7 +46,6 @@ class Executor {
                       int32_t spare_slot);
 
   const StateTraffic& traffic() const { return traffic_; }
-  int64_t n_saturated() const { return forward_.n_saturated(); }
   // All that it holds.
   int64_t bytes() const;
 

@@ -104,7 +104,6 @@ class Scheduler {
   const RefPool& slots() const { return slots_; }
   const RefPool& rings() const { return rings_; }
   const RefPool& pages() const { return pages_; }
-  const StepCost& cost() const { return cost_; }
   int64_t n_preemptions() const { return n_preemptions_; }
 
  private:

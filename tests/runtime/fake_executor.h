@@ -103,6 +103,21 @@ class FakeMemory {
     }
   }
 
+  // A snapshot that comes from elsewhere.
+  void fill(const Scheduler::Place& place, std::span<const int32_t> tokens) {
+    const int64_t n = std::ssize(tokens);
+    slots_.at(static_cast<size_t>(place.slot)) = text_hash(tokens, n);
+    for (int64_t i = 0; i < kConv; ++i) {
+      beside_[static_cast<size_t>(place.slot)][static_cast<size_t>(i)] =
+          text_hash(tokens, std::max<int64_t>(n - kConv + i + 1, 0));
+    }
+    for (int64_t t = 0; t < n; ++t) {
+      const int32_t page = place.pages.at(static_cast<size_t>(t / ops::kKvPage));
+      pages_.at(static_cast<size_t>(page))[static_cast<size_t>(t % ops::kKvPage)] =
+          text_hash(tokens, t + 1);
+    }
+  }
+
   // A whole pass: reads first, then writes, as its rows run at once. texts[i]: known tokens of row
   // i, then what it feeds.
   void run(const std::vector<StepRow>& rows, const std::vector<std::vector<int32_t>>& texts,
@@ -207,6 +222,15 @@ class FakeEngine {
     const uint64_t request = next_request_++;
     wanted_[request] = n_choices;
     scheduler_.add(request, std::move(spec));
+  }
+  // As a snapshot from disk is taken in.
+  void import(std::vector<int32_t> tokens) {
+    tokens.resize(tokens.size() / static_cast<size_t>(options_.grid.interval) *
+                  static_cast<size_t>(options_.grid.interval));
+    const auto place = scheduler_.import(tokens);
+    for (const Action& action : scheduler_.take_actions()) memory_.act(action);
+    if (place) memory_.fill(*place, tokens);
+    check_counts();
   }
   void cancel(const SequenceKey& key) {
     const Sequence* s = scheduler_.find(key);
@@ -426,6 +450,9 @@ inline void run_trace(Dice& dice, uint32_t n_events) {
       }
       case 2:
         if (dice.roll(3) == 0) engine.cancel(any_key());
+        if (dice.roll(6) == 0) {
+          engine.import(known[dice.roll(static_cast<uint32_t>(known.size()))]);
+        }
         break;
       case 3:
         if (dice.roll(3) == 0) engine.scheduler().preempt(any_key());
