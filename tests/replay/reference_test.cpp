@@ -48,9 +48,12 @@ constexpr Error kRingRounding[] = {{}, {5e-7, 5e-3}, {3e-5, 3e-2}};
 constexpr Error kCheckpointRounding[] = {{}, {3e-7, 3e-3}, {1e-5, 1e-2}, {2e-4, 6e-2}};
 constexpr Error kOutputRounding[] = {{}, {}, {4e-6, 4e-3}};
 
-// Scores in fp16 move a state by d = 1.4e-4 of itself, and a checkpoint with rounding steps of h by
-// d h more, in the mean square.
-constexpr Error kScoreRounding[] = {{2e-8, 4e-3}, {9e-8, 4e-3}, {6e-7, 1e-2}, {1.1e-6, 5e-2}};
+// Scores in fp16 move a state by d = 1.4e-4 of itself in a fold, and a checkpoint with rounding
+// steps of h (int8: a row's largest over 127, some 0.03 of the rms) by d h more in the mean square;
+// three folds. One step of an int8 row may be a tenth of the rms. Queries in fp16 move outputs
+// only.
+constexpr Error kScoreRounding[] = {{6e-8, 4e-3}, {3e-7, 4e-3}, {2e-6, 1e-2}, {1.5e-5, 1e-1}};
+constexpr Error kQueryRounding = {1.5e-7, 4e-3};
 
 Bounds bounds_of(const Problem& p, bool rounds_scores) {
   const int ring = static_cast<int>(p.ring), checkpoint = static_cast<int>(p.checkpoint);
@@ -60,8 +63,12 @@ Bounds bounds_of(const Problem& p, bool rounds_scores) {
   Bounds b;
   b.state_grid = scores + kSums + kRingFlips[ring] + kCheckpointFlips[checkpoint];
   b.state_exact = scores + kSums + kRingRounding[ring] + kCheckpointRounding[checkpoint];
-  b.y_grid = b.state_grid + output;
-  b.y_exact = b.state_exact + output;
+  // One step of an int8 row is its largest over 127: in a long row up to a tenth of the rms.
+  if (p.checkpoint == DType::kI8 && p.key_dim >= 128) b.state_grid.worst += 5e-2;
+  const bool queries_count = scores_count && p.activation == DType::kF32;
+  const Error queries = queries_count ? kQueryRounding : Error{};
+  b.y_grid = b.state_grid + queries + output;
+  b.y_exact = b.state_exact + queries + output;
   return b;
 }
 

@@ -56,14 +56,21 @@ __device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const FoldOpera
   } else {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
+      // The smaller parts of three have sums of their own: each product cuts off what it adds to.
+      float small[4] = {};
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         const uint32_t* a = parts[part];
+        float* sum = kParts == 3 && part > 0 ? small : d + 4 * n;
         if constexpr (T::kMamba) {
-          mma_bf16(d + 4 * n, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+          mma_bf16(sum, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
         } else {
-          mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+          mma_f16(sum, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
         }
+      }
+      if constexpr (kParts == 3) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) d[4 * n + e] += small[e];
       }
     }
   }
