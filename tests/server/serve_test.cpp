@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "../cli/process.h"
 #include "../model/testing.h"
 #include "client.h"
 
@@ -150,6 +151,18 @@ TEST(Serve, SigtermFinishesWhatIsUnderWay) {
   const Response response = client.read();
   EXPECT_EQ(response.events().back().at("choices")[0].at("finish_reason"), "length");
   EXPECT_EQ(server.stop(), 0);
+}
+
+TEST(Serve, WrongFlags) {
+  expect_fails(2, {"serve", "--test-hooks", "--host", "0.0.0.0"}, {"--test-hooks", "0.0.0.0"});
+  expect_fails(2, {"serve", "--port", "65536"}, {"--port"});
+  expect_fails(2, {"serve", "--max-positions", "1"}, {"--max-positions"});
+  expect_fails(1, {"serve", "--api-key-file", "/none"}, {"/none"});
+  expect_fails(1, {"serve", "--chat-template", "/none"}, {"/none"});
+  expect_fails(1, {"serve", "--host", "nowhere"}, {"--host nowhere"});
+  const TempFolder folder;
+  write_text(folder.file("t.jinja"), "a\n{% include 'x' %}");
+  expect_fails(1, {"serve", "--chat-template", folder.file("t.jinja")}, {"t.jinja:2: "});
 }
 
 TEST(Serve, Chat) {
