@@ -1,7 +1,9 @@
 // An engine of scripted tokens: what the server makes of a request and of the answer to it.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <map>

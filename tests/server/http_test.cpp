@@ -124,7 +124,7 @@ TEST_F(HttpTest, StreamEqualsWhole) {
     const auto events = stream.events();
     for (size_t i = 0; i < whole.at("choices").size(); ++i) {
       const Json& choice = whole.at("choices")[i];
-      EXPECT_EQ(stream_text(stream, static_cast<int>(i)), choice.at("text"));
+      EXPECT_EQ(stream_text(stream, static_cast<int>(i)), choice.at("text").get<std::string>());
       Json tokens = Json::array(), offsets = Json::array();
       Json finish;
       for (const Json& event : events) {

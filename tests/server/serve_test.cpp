@@ -113,7 +113,7 @@ TEST(Serve, SameAnswerWhateverRunsBeside) {
   for (const Json& event : stream.events()) {
     text += event.at("choices")[0].at("text").get<std::string>();
   }
-  EXPECT_EQ(text, cold.at("text"));
+  EXPECT_EQ(text, cold.at("text").get<std::string>());
   EXPECT_EQ(server.stop(), 0);
   EXPECT_NE(server.log().find("path=/v1/completions status=200"), std::string::npos);
 }
