@@ -131,7 +131,7 @@ void for_parts(Pool& pool, const Model& model, std::byte* conv, int32_t slot,
     RecurrentPool& layer = pool.recurrent(i);
     for (Buffer* buffer : {&layer.checkpoint, &layer.scale}) {
       const int64_t each = static_cast<int64_t>(buffer->bytes()) / slots;
-      visit(buffer->template as<std::byte>() + slot * each, each);
+      if (each > 0) visit(buffer->template as<std::byte>() + slot * each, each);
     }
   }
   const int64_t conv_bytes = Executor::conv_rows_bytes(model);

@@ -61,6 +61,7 @@ void write_snapshot_file(const std::string& path, const SnapshotFormat& format,
   Checksum sum;
   bool good = true;
   const auto put = [&](const void* data, size_t n_bytes) {
+    if (n_bytes == 0) return;
     sum.add(data, n_bytes);
     good = good && std::fwrite(data, 1, n_bytes, out.get()) == n_bytes;
   };
@@ -85,6 +86,7 @@ SnapshotFile read_snapshot_file(const std::string& path, const SnapshotFormat& f
   if (in == nullptr) fail(path, ": cannot be read");
   Checksum sum;
   const auto get = [&](void* data, size_t n_bytes) {
+    if (n_bytes == 0) return;
     if (std::fread(data, 1, n_bytes, in.get()) != n_bytes) fail(path, ": is cut short");
     sum.add(data, n_bytes);
   };
