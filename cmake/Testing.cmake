@@ -3,6 +3,9 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
+# What the sanitizer run builds.
+add_custom_target(quick_tests)
+
 function(replayssm_test name)
   cmake_parse_arguments(T "SLOW" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
@@ -14,6 +17,7 @@ function(replayssm_test name)
     set(label slow)
   else()
     set(label quick)
+    add_dependencies(quick_tests ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${label} TIMEOUT 600)

@@ -13,6 +13,7 @@ constexpr int64_t kBlockRows = 6;
 constexpr int64_t kStepBytes = 256;  // one step of i (or pair of i) of a panel
 constexpr int64_t kChunkSteps = 64;  // 16 KB of weight stay in L1 for all blocks of rows
 constexpr int64_t kPrefetchBytes = 16 * kStepBytes;
+constexpr int64_t kPrefetchFarBytes = 8 * kPrefetchBytes;
 
 struct Fp32Weight {
   using X = float;
@@ -75,7 +76,10 @@ void block(const char* weight, int64_t n, const typename Weight::X* x, int64_t x
     const typename Weight::X* xi = x;
     for (int64_t i = 0; i + Weight::kStep <= n; i += Weight::kStep) {
       if constexpr (kStream) {
-        for (int64_t b = 0; b < kVecs * kWidth * 4; b += 64) prefetch(w + kPrefetchBytes + b);
+        for (int64_t b = 0; b < kVecs * kWidth * 4; b += 64) {
+          prefetch(w + kPrefetchBytes + b);
+          prefetch_far(w + kPrefetchFarBytes + b);
+        }
       }
       Weight::step(sum, w, xi, x_stride);
       w += kStepBytes;
