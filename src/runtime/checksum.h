@@ -3,9 +3,12 @@
 
 #include <xxhash.h>
 
+#include <cinttypes>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
+#include <string>
 
 #include "core/error.h"
 
@@ -26,5 +29,12 @@ class Checksum {
   };
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
+
+// Sixteen digits.
+inline std::string hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016" PRIx64, value);
+  return text;
+}
 
 }  // namespace replayssm

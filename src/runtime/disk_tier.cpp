@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "runtime/checksum.h"
 
 namespace replayssm {
 namespace fs = std::filesystem;
@@ -23,12 +24,6 @@ int64_t size_of(const fs::path& path) {
 void remove_file(const fs::path& path) {
   std::error_code error;
   fs::remove(path, error);
-}
-
-std::string hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016" PRIx64, value);
-  return text;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <cstdio>
 
 #include "core/error.h"
+#include "runtime/checksum.h"
 #include "runtime/engine_impl.h"
 
 namespace replayssm {
@@ -226,10 +226,7 @@ std::string EngineImpl::hash_after(const StepRow& row, const RowResult& result) 
                             ? commit_sweep(model_->grid(), fed, state)
                             : commit_step(model_->grid(), fed, result.n_commit, state);
   REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
-  const uint64_t hash = executor_.state_hash(state, row.pages, budget_.pools.checkpoint_slots);
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-  return text;
+  return hex(executor_.state_hash(state, row.pages, budget_.pools.checkpoint_slots));
 }
 
 void EngineImpl::step() {

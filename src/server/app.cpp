@@ -131,8 +131,7 @@ Reply App::handle(HttpRequest request) {
     record.id = request.id;
     record.path = route == "other" ? request.path.substr(0, 256) : route;
     record.status = response->status;
-    record.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    record.seconds = seconds_since(begin);
     if (response->status >= 400) record.error = response->body.substr(0, 512);
     log_record(record);
   }

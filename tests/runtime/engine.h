@@ -149,6 +149,20 @@ class Bench {
     return sent;
   }
 
+  // As the command line's generate() has it. The engine must be quiet: they share threads.
+  std::vector<int32_t> alone(const GenerationRequest& request) const {
+    Runner runner(model_, context_, {1, options_.max_positions, 256, 8});
+    ops::Sampler sampler(context_, model_->spec().vocab);
+    GenerateParams params;
+    params.max_new_tokens = request.max_new_tokens;
+    params.sampling = request.sampling;
+    params.stop_ids = request.stop_ids;
+    std::vector<int32_t> ids;
+    generate(runner, sampler, nullptr, request.prompt, params,
+             [&](int32_t id) { ids.push_back(id); });
+    return ids;
+  }
+
   // All that was lent is back; what the cache keeps is counted as its own.
   void expect_quiet() {
     for (int i = 0; i < 2000; ++i) {

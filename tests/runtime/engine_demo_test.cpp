@@ -56,24 +56,13 @@ class Demo : public testing::TestWithParam<DemoCase> {
     }
     return out;
   }
-  static std::vector<int32_t> alone(const Bench& bench, const GenerationRequest& request) {
-    Runner runner(bench.model(), bench.context(), {1, 1024, 256, 8});
-    ops::Sampler sampler(bench.context(), kDemoVocab);
-    GenerateParams params;
-    params.max_new_tokens = request.max_new_tokens;
-    params.sampling = request.sampling;
-    std::vector<int32_t> ids;
-    generate(runner, sampler, nullptr, request.prompt, params,
-             [&](int32_t id) { ids.push_back(id); });
-    return ids;
-  }
 };
 
 TEST_P(Demo, EightAtOnceWithEverythingOn) {
   const auto b = bench();
   const auto all = requests();
   std::vector<std::vector<int32_t>> want;
-  for (const auto& request : all) want.push_back(alone(*b, request));
+  for (const auto& request : all) want.push_back(b->alone(request));
   for (int round = 0; round < 2; ++round) {
     std::vector<Sent> sent;
     for (const auto& request : all) sent.push_back(b->send(request));
@@ -96,7 +85,7 @@ TEST_P(Demo, ManyClientsThatComeAndGo) {
   const auto b = bench();
   const auto all = requests();
   std::vector<std::vector<int32_t>> want;
-  for (const auto& request : all) want.push_back(alone(*b, request));
+  for (const auto& request : all) want.push_back(b->alone(request));
   std::vector<std::thread> threads;
   std::atomic<int64_t> wrong{0};
   for (uint64_t t = 0; t < 4; ++t) {

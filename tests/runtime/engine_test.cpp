@@ -24,19 +24,6 @@ class EngineTest : public testing::TestWithParam<EngineCase> {
     return std::make_unique<Bench>(fixture(GetParam().folder), model, std::move(options),
                                    n_threads);
   }
-  // As the command line's generate() has it. The engine must be quiet: they share threads.
-  static std::vector<int32_t> alone(const Bench& bench, const GenerationRequest& request) {
-    Runner runner(bench.model(), bench.context(), {1, 512, 256, 8});
-    ops::Sampler sampler(bench.context(), bench.model()->spec().vocab);
-    GenerateParams params;
-    params.max_new_tokens = request.max_new_tokens;
-    params.sampling = request.sampling;
-    params.stop_ids = request.stop_ids;
-    std::vector<int32_t> ids;
-    generate(runner, sampler, nullptr, request.prompt, params,
-             [&](int32_t id) { ids.push_back(id); });
-    return ids;
-  }
 };
 
 TEST_P(EngineTest, IdenticalRequestsAtOnceAreOneAnswer) {
@@ -49,7 +36,7 @@ TEST_P(EngineTest, IdenticalRequestsAtOnceAreOneAnswer) {
   for (int i = 0; i < 20; ++i) sent.push_back(b->send(request));
   for (const Sent& s : sent) s.client->wait();
   b->expect_quiet();
-  EXPECT_EQ(sent[0].client->ids(), alone(*b, request));
+  EXPECT_EQ(sent[0].client->ids(), b->alone(request));
   for (const Sent& s : sent) EXPECT_EQ(s.client->answer(), sent[0].client->answer());
 }
 
@@ -66,7 +53,7 @@ TEST_P(EngineTest, DifferentRequestsAtOnceAreEachAsAlone) {
   for (const Sent& s : sent) s.client->wait();
   b->expect_quiet();
   for (size_t i = 0; i < sent.size(); ++i) {
-    EXPECT_EQ(sent[i].client->ids(), alone(*b, requests[i])) << i;
+    EXPECT_EQ(sent[i].client->ids(), b->alone(requests[i])) << i;
     EXPECT_EQ(sent[i].client->answer().reason, FinishReason::kLength);
   }
 }

@@ -7,10 +7,6 @@ namespace {
 
 constexpr const char* kStopping = "cancelled: the server is stopping";
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 void add(RequestUsage& sum, const RequestUsage& usage) {
   sum.prompt_tokens += usage.prompt_tokens;
   sum.cached_tokens += usage.cached_tokens;

@@ -13,6 +13,10 @@
 
 namespace replayssm::server {
 
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // What came of a request, for the log and the metrics.
 struct RequestRecord {
   std::string id;      // x-request-id

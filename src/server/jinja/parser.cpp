@@ -471,14 +471,18 @@ class Parser {
       } else if (is_operator("[")) {
         expr = parse_subscript(std::move(expr));
       } else if (is_operator("(")) {
-        ExprPtr call = make(Kind::kCall);
-        add(*call, std::move(expr));
-        parse_arguments(*call);
-        expr = std::move(call);
+        expr = parse_call(std::move(expr));
       } else {
         return expr;
       }
     }
+  }
+
+  ExprPtr parse_call(ExprPtr function) {
+    ExprPtr call = make(Kind::kCall);
+    add(*call, std::move(function));
+    parse_arguments(*call);
+    return call;
   }
 
   ExprPtr parse_subscript(ExprPtr object) {
@@ -532,10 +536,7 @@ class Parser {
       } else if (accept_name("is")) {
         expr = parse_test(std::move(expr));
       } else if (is_operator("(")) {
-        ExprPtr call = make(Kind::kCall);
-        add(*call, std::move(expr));
-        parse_arguments(*call);
-        expr = std::move(call);
+        expr = parse_call(std::move(expr));
       } else {
         return expr;
       }
