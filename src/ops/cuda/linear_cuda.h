@@ -1,0 +1,47 @@
+// src/ops/linear.h on the device:  y[r, o] = sum_i weight[o, i] x[r, i]   (+ y[r, o])
+//
+//   weight [n_out, n_in] row-major, packed, 16-byte aligned; fp32, bf16, or FP8 E4M3 with scales
+//   x [rows, n_in] bf16 (fp32 with an fp32 weight), y [rows, n_out] bf16 or fp32
+//
+// Sums are fp32. kFast: cuBLASLt's algorithm of choice for the rows, an own kernel for at most
+// four. kExact: one algorithm a weight for every number of rows, without split sums; the first rows
+// of a longer x are what they are alone, to the bit. FP8 weights quantise x on the way, a row at a
+// time.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/context_cuda.h"
+#include "ops/matrix.h"
+
+namespace replayssm::ops::cuda {
+
+enum class WeightType : int32_t {
+  kF32,
+  kBF16,
+  kFp8Tensor,  // E4M3, one scale: weight = scales[0] * stored; x by one scale a row
+  kFp8Block,   // E4M3, 128 x 128 blocks: scales [ceil(n_out / 128), ceil(n_in / 128)]; x by one
+               // scale a row and 128 columns
+};
+
+constexpr int64_t weight_bytes(WeightType type, int64_t n_out, int64_t n_in) {
+  return n_out * n_in * (type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1);
+}
+
+struct LinearCuda {
+  const void* weight = nullptr;
+  WeightType type = WeightType::kBF16;
+  int64_t n_out = 0;
+  int64_t n_in = 0;
+  const float* scales = nullptr;  // device; FP8 only
+};
+
+// accumulate: y += W x, y fp32: straight into the residual stream. y may not overlap x.
+//
+// The first call of a shape (n_out, n_in, types, accumulate, and in kFast the rows) chooses its
+// algorithm by timing, which synchronises and leaves the right result: run a pass once before it is
+// captured. In a capture an unseen shape is a failed check.
+void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+            bool accumulate = false);
+
+}  // namespace replayssm::ops::cuda

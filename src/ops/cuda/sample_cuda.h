@@ -1,0 +1,44 @@
+// src/ops/sample.h on the device. The law is the same and a draw is a pure function of (logits,
+// params, position); near the edge of an interval it may differ from the CPU's.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/context_cuda.h"
+#include "ops/matrix.h"
+#include "ops/sample.h"
+
+namespace replayssm::ops::cuda {
+
+// tokens[r] = the index of the largest logit of row r, the lowest on a tie. logits fp32. A row with
+// NaN or +inf gives SampleStatus::kNan and token -1, one of -inf alone kEmpty; status may be null.
+void argmax(const CudaContext& context, ConstMatrix logits, int32_t* tokens,
+            SampleStatus* status = nullptr);
+
+// Row r is drawn with params[sequence[r]] at positions[r] (of the token drawn).
+struct SampleRowsCuda {
+  const SamplerParams* params = nullptr;
+  const int32_t* sequence = nullptr;  // [rows]; null: r
+  const int64_t* positions = nullptr;
+};
+void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda& rows,
+            int32_t* tokens, SampleStatus* status = nullptr);
+
+// out[r] = ln softmax(logits[r])[tokens[r]].
+void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out);
+
+// Verification by equality. Row r's window holds n_tokens[r] tokens from tokens[token[r]]: a token
+// known to stand, then drafts; drawn[token[r] + i] is what was drawn after token i of it. A draft
+// stands if all before it do and it equals what was drawn in its place:
+//   n_accepted[r]  drafts that stand, in [0, n_tokens - 1]; n commits n_accepted + 1
+//   next[r]        the token drawn after the last that stands
+// A row without tokens gives 0 and -1.
+struct VerifyRowsCuda {
+  const int32_t* n_tokens = nullptr;
+  const int64_t* token = nullptr;
+  int32_t n_rows = 0;
+};
+void verify(const CudaContext& context, const VerifyRowsCuda& rows, const int32_t* tokens,
+            const int32_t* drawn, int32_t* n_accepted, int32_t* next);
+
+}  // namespace replayssm::ops::cuda
