@@ -1,6 +1,7 @@
 // config.json -> spec: every spelling of the published files, and every refusal.
 #include "model/config.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "model/families/family.h"
@@ -270,6 +271,23 @@ TEST(Config, RefusesWhatIsNoConfig) {
   expect_refusal({"config.json"}, [&] {
     describe("{\"a\":" + std::string(200000, '[') + std::string(200000, ']') + "}");
   });
+}
+
+// A file alone, as --dummy-weights takes it.
+TEST(Geometries, DenseModels) {
+  const auto folder = std::string(REPLAYSSM_SOURCE_DIR) + "/models/geometries/";
+  const ModelSpec qwen = describe_config(folder + "qwen3.5-4b.json").spec;
+  EXPECT_EQ(qwen.layers.size(), 32u);
+  EXPECT_EQ(std::get<GdnSpec>(qwen.layers[0].mixers[0]).conv_channels(), 8192);
+  EXPECT_EQ(std::get<AttentionSpec>(qwen.layers[3].mixers[0]).rotary_dims, 64);
+  const ModelSpec nano = describe_config(folder + "nemotron-3-nano-4b.json").spec;
+  EXPECT_EQ(std::count_if(nano.layers.begin(), nano.layers.end(),
+                          [](const LayerSpec& layer) { return layer.mixers[0].index() == 0; }),
+            21);
+  EXPECT_EQ(std::get<Mamba2Spec>(nano.layers[0].mixers[0]).inner(), 7680);
+  for (const char* name : {"qwen3.5-9b.json", "qwen3.5-27b.json"}) {
+    EXPECT_FALSE(describe_config(folder + name).spec.tied) << name;
+  }
 }
 
 }  // namespace

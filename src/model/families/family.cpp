@@ -19,8 +19,8 @@ constexpr FamilyRow kFamilies[] = {
 
 }  // namespace
 
-ModelDescription describe_model(const std::string& folder) {
-  const ConfigObject config = ConfigObject::read_file(folder + "/config.json");
+ModelDescription describe_config(const std::string& path) {
+  const ConfigObject config = ConfigObject::read_file(path);
   const std::string type = config.text("model_type");
   std::string known;
   for (const auto& family : kFamilies) {
@@ -28,15 +28,20 @@ ModelDescription describe_model(const std::string& folder) {
     if (type != family.model_type) continue;
     ModelDescription out = family.describe(config);
     out.spec.model_type = type;
-    const std::string generation = folder + "/generation_config.json";
-    std::error_code ignored;
-    if (std::filesystem::exists(generation, ignored)) {
-      const auto ids = read_eos(ConfigObject::read_file(generation), out.spec.vocab);
-      if (!ids.empty()) out.spec.eos_ids = ids;
-    }
     return out;
   }
   config.refuse("model_type", "is '", type, "'; known are ", known);
+}
+
+ModelDescription describe_model(const std::string& folder) {
+  ModelDescription out = describe_config(folder + "/config.json");
+  const std::string generation = folder + "/generation_config.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(generation, ignored)) {
+    const auto ids = read_eos(ConfigObject::read_file(generation), out.spec.vocab);
+    if (!ids.empty()) out.spec.eos_ids = ids;
+  }
+  return out;
 }
 
 }  // namespace replayssm

@@ -49,6 +49,9 @@ struct ModelDescription {
 ModelDescription describe_qwen3_5(const ConfigObject& config);
 ModelDescription describe_nemotron_h(const ConfigObject& config);
 
+// Reads one configuration file: a model's shape without its weights.
+ModelDescription describe_config(const std::string& path);
+
 // Reads config.json and, if there, generation_config.json (end-of-text ids) of a model folder.
 ModelDescription describe_model(const std::string& folder);
 
