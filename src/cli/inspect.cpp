@@ -20,7 +20,8 @@ const char* mixer_name(const MixerSpec& mixer) {
   if (std::holds_alternative<Mamba2Spec>(mixer)) return "Mamba-2";
   if (std::holds_alternative<GdnSpec>(mixer)) return "GDN";
   if (std::holds_alternative<AttentionSpec>(mixer)) return "attention";
-  return "MLP";
+  if (std::holds_alternative<MlpSpec>(mixer)) return "MLP";
+  return "MoE";
 }
 
 std::string geometry(const MixerSpec& mixer) {
@@ -36,12 +37,15 @@ std::string geometry(const MixerSpec& mixer) {
     return concat(a->n_heads, " heads, ", a->n_kv_heads, " kv, dim ", a->head_dim, ", rotary ",
                   a->rotary_dims);
   }
-  return concat("ff ", std::get<MlpSpec>(mixer).ff);
+  if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return concat("ff ", mlp->ff);
+  const auto& moe = std::get<MoeSpec>(mixer);
+  return concat(moe.top_k, " of ", moe.n_experts, " experts, ff ", moe.ff, ", shared ",
+                moe.shared_ff, moe.latent > 0 ? concat(", latent ", moe.latent) : "");
 }
 
 // One line for each kind of mixer: how many, and the first one's geometry.
 void print_mixers(const ModelSpec& spec) {
-  for (const char* name : {"Mamba-2", "GDN", "attention", "MLP"}) {
+  for (const char* name : {"Mamba-2", "GDN", "attention", "MLP", "MoE"}) {
     int count = 0;
     const MixerSpec* first = nullptr;
     for (const auto& layer : spec.layers) {

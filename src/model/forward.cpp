@@ -231,6 +231,10 @@ class MixerRunner {
                ops::Matrix out) {
     run_mlp(pass_, spec, std::get<MlpWeights>(weights.mixer), in, out);
   }
+  void run_one(const MoeSpec& spec, const MixerWeights& weights, ops::ConstMatrix in,
+               ops::Matrix out) {
+    run_moe(pass_, spec, std::get<MoeWeights>(weights.mixer), in, out);
+  }
 
   const Pass& pass_;
   StatePool& state_;

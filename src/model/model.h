@@ -87,6 +87,7 @@ class Model {
   void add_mixer(const GdnSpec& gdn, int layer);
   void add_mixer(const AttentionSpec& attention, int layer);
   void add_mixer(const MlpSpec&, int) {}
+  void add_mixer(const MoeSpec&, int) {}
   void add_recurrent(const Problem& problem, const ConvProblem& conv, int layer);
 
   ModelSpec spec_;

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "ops/moe.h"
+
 namespace replayssm {
 
 // in_proj -> z | x B C | dt; short conv over x B C; recurrence; gate then group norm; out_proj.
@@ -63,8 +65,29 @@ struct MlpSpec {
   int64_t ff = 0;
 };
 
+// Every token goes to top_k of the experts, each an MLP of its own; their weighted outputs are
+// summed in the order of the choice. ops/moe.h says how a router chooses.
+struct MoeSpec {
+  int64_t hidden = 0;  // the model's
+  int32_t n_experts = 0;
+  int32_t top_k = 0;
+  MlpKind kind = MlpKind::kGatedSilu;  // of experts and shared expert
+  int64_t ff = 0;                      // of one expert
+  int64_t latent = 0;  // experts work between two projections of this width; 0: on hidden itself
+  ops::RouterScore score = ops::RouterScore::kSoftmax;
+  bool router_bias = false;  // added for the choice, not to the weights
+  int32_t n_groups = 1;
+  int32_t top_groups = 1;
+  bool renormalise = true;
+  float scale = 1.0f;
+  int64_t shared_ff = 0;     // of the expert that sees every token; 0: none
+  bool shared_gate = false;  // its output times sigmoid(gate(x))
+
+  int64_t expert_width() const { return latent > 0 ? latent : hidden; }
+};
+
 // x += mixer(norm(x))
-using MixerSpec = std::variant<Mamba2Spec, GdnSpec, AttentionSpec, MlpSpec>;
+using MixerSpec = std::variant<Mamba2Spec, GdnSpec, AttentionSpec, MlpSpec, MoeSpec>;
 
 template <typename Spec>
 inline constexpr bool kIsRecurrent =

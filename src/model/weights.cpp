@@ -42,6 +42,8 @@ class Taker {
     return tensor;
   }
 
+  bool has(const std::string& name) const { return files_.find(name) != nullptr; }
+
   Vector vector(const std::string& name, const std::vector<int64_t>& shape) {
     const TensorView& tensor = take(name, shape);
     Vector out(static_cast<size_t>(tensor.n_elements()) * sizeof(float));
@@ -92,6 +94,7 @@ class Taker {
 // A tensor as a matrix whose elements are aligned: a file's header may leave them at any byte.
 class AlignedMatrix {
  public:
+  // The tensor's elements in [rows, cols], whatever its own shape.
   AlignedMatrix(const TensorView& tensor, int64_t rows, int64_t cols)
       : matrix_{tensor.data, dtype_of(tensor), rows, cols, cols} {
     const auto address = reinterpret_cast<uintptr_t>(tensor.data);
@@ -132,9 +135,32 @@ Mamba2Weights load(const Mamba2Spec& spec, const Mamba2Names& names, int64_t hid
   return out;
 }
 
-GdnWeights load(const GdnSpec& spec, const GdnNames& names, int64_t hidden, Taker& taker) {
-  const int64_t heads = spec.n_value_heads;
-  GdnWeights out;
+// Rows that stand together by group, of the given lengths within a group, each part's all in a row.
+std::vector<ops::ConstMatrix> ungrouped(ops::ConstMatrix m, int64_t n_groups,
+                                        std::initializer_list<int64_t> lengths) {
+  std::vector<ops::ConstMatrix> parts;
+  const int64_t group = m.rows / n_groups;
+  int64_t at = 0;
+  for (const int64_t length : lengths) {
+    for (int64_t g = 0; g < n_groups; ++g) parts.push_back(m.slice_rows(g * group + at, length));
+    at += length;
+  }
+  return parts;
+}
+
+void load_inputs(const GdnSpec& spec, const GdnNames& names, int64_t hidden, Taker& taker,
+                 GdnWeights& out) {
+  const int64_t heads = spec.n_value_heads, share = heads / spec.n_key_heads;
+  if (!names.in_proj_qkvz.empty()) {
+    const int64_t qkvz_rows = spec.conv_channels() + spec.value_size();
+    const AlignedMatrix qkvz = take_matrix(taker, names.in_proj_qkvz, qkvz_rows, hidden);
+    const AlignedMatrix ba = take_matrix(taker, names.in_proj_ba, 2 * heads, hidden);
+    const int64_t values = share * spec.value_dim;
+    out.in_qkvz = ops::Linear::pack(
+        ungrouped(qkvz.get(), spec.n_key_heads, {spec.key_dim, spec.key_dim, values, values}));
+    out.in_ba = ops::Linear::pack(ungrouped(ba.get(), spec.n_key_heads, {share, share}));
+    return;
+  }
   const AlignedMatrix qkv = take_matrix(taker, names.in_proj_qkv, spec.conv_channels(), hidden);
   const AlignedMatrix z = take_matrix(taker, names.in_proj_z, spec.value_size(), hidden);
   const ops::ConstMatrix qkvz[] = {qkv.get(), z.get()};
@@ -143,6 +169,12 @@ GdnWeights load(const GdnSpec& spec, const GdnNames& names, int64_t hidden, Take
   const AlignedMatrix a = take_matrix(taker, names.in_proj_a, heads, hidden);
   const ops::ConstMatrix ba[] = {b.get(), a.get()};
   out.in_ba = ops::Linear::pack(ba);
+}
+
+GdnWeights load(const GdnSpec& spec, const GdnNames& names, int64_t hidden, Taker& taker) {
+  const int64_t heads = spec.n_value_heads;
+  GdnWeights out;
+  load_inputs(spec, names, hidden, taker, out);
   out.conv_weight = taker.conv_weight(names.conv_weight, spec.conv_channels(), spec.conv_width);
   out.a_log = taker.vector(names.a_log, {heads});
   out.dt_bias = taker.vector(names.dt_bias, {heads});
@@ -168,17 +200,61 @@ AttentionWeights load(const AttentionSpec& spec, const AttentionNames& names, in
   return out;
 }
 
-MlpWeights load(const MlpSpec& spec, const MlpNames& names, int64_t hidden, Taker& taker) {
+MlpWeights load(const MlpSpec& spec, const MlpNames& names, int64_t width, Taker& taker) {
   MlpWeights out;
-  const AlignedMatrix up = take_matrix(taker, names.up_proj, spec.ff, hidden);
+  const AlignedMatrix up = take_matrix(taker, names.up_proj, spec.ff, width);
   if (spec.kind == MlpKind::kGatedSilu) {
-    const AlignedMatrix gate = take_matrix(taker, names.gate_proj, spec.ff, hidden);
+    const AlignedMatrix gate = take_matrix(taker, names.gate_proj, spec.ff, width);
     const ops::ConstMatrix parts[] = {gate.get(), up.get()};
     out.in = ops::Linear::pack(parts);
   } else {
     out.in = ops::Linear::pack(up.get());
   }
-  out.down = take_linear(taker, names.down_proj, hidden, spec.ff);
+  out.down = take_linear(taker, names.down_proj, width, spec.ff);
+  return out;
+}
+
+std::vector<MlpWeights> load_experts(const MoeSpec& spec, const MoeNames& names, Taker& taker) {
+  const int64_t width = spec.expert_width(), n = spec.n_experts;
+  std::vector<MlpWeights> out;
+  if (names.fused_in.empty() || !(taker.has(names.fused_in) || taker.has(names.fused_down))) {
+    for (int64_t e = 0; e < n; ++e) {
+      const std::string at = concat(names.experts, e, ".");
+      const MlpNames expert{at + "gate_proj.weight", at + "up_proj.weight",
+                            at + "down_proj.weight"};
+      out.push_back(load(MlpSpec{spec.kind, spec.ff}, expert, width, taker));
+    }
+    return out;
+  }
+  const int64_t rows = spec.kind == MlpKind::kGatedSilu ? 2 * spec.ff : spec.ff;
+  const AlignedMatrix in(taker.take(names.fused_in, {n, rows, width}), n * rows, width);
+  const AlignedMatrix down(taker.take(names.fused_down, {n, width, spec.ff}), n * width, spec.ff);
+  for (int64_t e = 0; e < n; ++e) {
+    out.push_back({ops::Linear::pack(in.get().slice_rows(e * rows, rows)),
+                   ops::Linear::pack(down.get().slice_rows(e * width, width))});
+  }
+  return out;
+}
+
+MoeWeights load(const MoeSpec& spec, const MoeNames& names, int64_t hidden, Taker& taker) {
+  MoeWeights out;
+  const AlignedMatrix router = take_matrix(taker, names.router, spec.n_experts, hidden);
+  if (spec.shared_gate) {
+    const AlignedMatrix gate = take_matrix(taker, names.shared_gate, 1, hidden);
+    const ops::ConstMatrix parts[] = {router.get(), gate.get()};
+    out.router = ops::Linear::pack(parts);
+  } else {
+    out.router = ops::Linear::pack(router.get());
+  }
+  if (spec.router_bias) out.router_bias = taker.vector(names.router_bias, {spec.n_experts});
+  out.experts = load_experts(spec, names, taker);
+  if (spec.shared_ff > 0) {
+    out.shared = load(MlpSpec{spec.kind, spec.shared_ff}, names.shared, hidden, taker);
+  }
+  if (spec.latent > 0) {
+    out.latent_in = take_linear(taker, names.latent_in, spec.latent, hidden);
+    out.latent_out = take_linear(taker, names.latent_out, hidden, spec.latent);
+  }
   return out;
 }
 
@@ -193,8 +269,10 @@ MixerWeights load_mixer(const MixerSpec& spec, const MixerNames& names, int64_t 
     out.mixer = load(*gdn, std::get<GdnNames>(names.mixer), hidden, taker);
   } else if (const auto* attention = std::get_if<AttentionSpec>(&spec)) {
     out.mixer = load(*attention, std::get<AttentionNames>(names.mixer), hidden, taker);
+  } else if (const auto* mlp = std::get_if<MlpSpec>(&spec)) {
+    out.mixer = load(*mlp, std::get<MlpNames>(names.mixer), hidden, taker);
   } else {
-    out.mixer = load(std::get<MlpSpec>(spec), std::get<MlpNames>(names.mixer), hidden, taker);
+    out.mixer = load(std::get<MoeSpec>(spec), std::get<MoeNames>(names.mixer), hidden, taker);
   }
   return out;
 }
@@ -247,6 +325,13 @@ size_t bytes_of(const AttentionWeights& w) {
 }
 
 size_t bytes_of(const MlpWeights& w) { return w.in.bytes() + w.down.bytes(); }
+
+size_t bytes_of(const MoeWeights& w) {
+  size_t total = w.router.bytes() + w.router_bias.bytes() + bytes_of(w.shared) +
+                 w.latent_in.bytes() + w.latent_out.bytes();
+  for (const auto& expert : w.experts) total += bytes_of(expert);
+  return total;
+}
 
 }  // namespace
 

@@ -48,9 +48,17 @@ struct MlpWeights {
   ops::Linear down;  // ff -> hidden
 };
 
+struct MoeWeights {
+  ops::Linear router;  // hidden -> logits [n_experts] | shared gate [1]; its output stays fp32
+  Vector router_bias;  // [n_experts], or empty
+  std::vector<MlpWeights> experts;
+  MlpWeights shared;                  // or empty
+  ops::Linear latent_in, latent_out;  // hidden -> latent -> hidden, or empty
+};
+
 struct MixerWeights {
   Vector norm;  // [hidden]
-  std::variant<Mamba2Weights, GdnWeights, AttentionWeights, MlpWeights> mixer;
+  std::variant<Mamba2Weights, GdnWeights, AttentionWeights, MlpWeights, MoeWeights> mixer;
 };
 
 struct ModelWeights {

@@ -9,7 +9,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace replayssm;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  for (const auto describe : {describe_qwen3_5, describe_nemotron_h}) {
+  for (const auto describe :
+       {describe_qwen3_5, describe_qwen3_5_moe, describe_qwen3_next, describe_nemotron_h}) {
     try {
       const ModelDescription model = describe(ConfigObject::parse(text, "fuzz"));
       if (model.spec.hidden < 1 || model.spec.vocab < 1 || model.spec.max_positions < 1) {

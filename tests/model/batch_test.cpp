@@ -43,6 +43,8 @@ constexpr Mode kModes[] = {
     {"nemotron_h_pattern", 8, DType::kF32, DType::kF32, DType::kF32},
     {"nemotron_h_bf16", 16, DType::kBF16, DType::kF16, DType::kF16},
     {"nemotron_h_bf16", 8, DType::kBF16, DType::kBF16, DType::kI8},
+    {"qwen3_next", 8, DType::kBF16, DType::kF16, DType::kF16},
+    {"nemotron_h_latent", 16, DType::kF32, DType::kF32, DType::kF32},
 };
 
 class Batch : public ::testing::TestWithParam<Mode> {

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "model/families/family.h"
+#include "model/parameters.h"
 #include "testing.h"
 
 namespace replayssm {
@@ -27,11 +28,11 @@ void expect_refused(const std::string& name, const std::string& from, const std:
   expect_refusal(parts, [&] { describe(text); });
 }
 
-// One letter a mixer: G GDN, M Mamba-2, A attention, F MLP.
+// One letter a mixer: G GDN, M Mamba-2, A attention, F MLP, E experts.
 std::string mixers_of(const ModelSpec& spec) {
   std::string out;
   for (const auto& layer : spec.layers) {
-    for (const auto& mixer : layer.mixers) out += "MGAF"[mixer.index()];
+    for (const auto& mixer : layer.mixers) out += "MGAFE"[mixer.index()];
     out += ' ';
   }
   return out;
@@ -123,8 +124,7 @@ TEST(Qwen35Config, Refusals) {
                  {"output_gate_type"});
   expect_refused(name, "\"eos_token_id\": 5", "\"eos_token_id\": 120", {"eos_token_id is 120"});
   expect_refused(name, "\"eos_token_id\": 5", "\"eos_token_id\": [1, \"x\"]", {"eos_token_id"});
-  expect_refused(name, "\"qwen3_5_text\"", "\"qwen3_5_moe\"",
-                 {"model_type", "'qwen3_5_moe'", "nemotron_h"});
+  expect_refused(name, "\"qwen3_5_text\"", "\"qwen4\"", {"model_type", "'qwen4'", "nemotron_h"});
 }
 
 TEST(NemotronHConfig, ThreeSpellings) {
@@ -157,7 +157,6 @@ TEST(NemotronHConfig, TimeStepLimitNeverClamps) {
 
 TEST(NemotronHConfig, Refusals) {
   const std::string name = "nemotron_h_pattern";
-  expect_refused(name, "M*-M", "ME*-", {"hybrid_override_pattern", "mixture-of-experts"});
   expect_refused(name, "M*-M", "M*-?", {"hybrid_override_pattern", "'?'"});
   expect_refused(name, "M*-M", "M*-", {"num_hidden_layers is 4", "3 layers"});
   expect_refused(name, "M*-M", "", {"hybrid_override_pattern has 0 layers"});
@@ -167,8 +166,7 @@ TEST(NemotronHConfig, Refusals) {
                  "\"layers_block_type\": [\"mamba\", \"mlp\", \"mlp\", \"mamba\"], "
                  "\"hybrid_override_pattern\"",
                  {"layers_block_type", "disagrees", "hybrid_override_pattern"});
-  expect_refused("nemotron_h_names", "\"mlp\"", "\"moe\"",
-                 {"layers_block_type", "mixture-of-experts"});
+  expect_refused("nemotron_h_names", "\"mlp\"", "\"moe\"", {"n_routed_experts is missing"});
   expect_refused("nemotron_h_names", "\"mlp\"", "\"rwkv\"", {"layers_block_type", "'rwkv'"});
   expect_refused("nemotron_h_names", "\"mlp\"", "3", {"layers_block_type", "strings"});
   expect_refused(name, "\"n_groups\": 2", "\"n_groups\": 3", {"n_groups", "divide"});
@@ -183,35 +181,66 @@ TEST(NemotronHConfig, Refusals) {
   expect_refused(name, "\"use_bias\"", "\"sliding_window\": 16, \"use_bias\"", {"sliding_window"});
 }
 
-// Elements of all tensors of a model, from its spec alone.
-int64_t n_parameters(const ModelSpec& spec) {
-  struct Counter {
-    int64_t hidden;
-    int64_t operator()(const Mamba2Spec& m) const {
-      return hidden * (m.inner() + m.conv_channels() + m.n_heads) +
-             m.conv_channels() * (m.conv_width + (m.conv_bias ? 1 : 0)) + 3 * m.n_heads +
-             m.inner() + m.inner() * hidden;
-    }
-    int64_t operator()(const GdnSpec& g) const {
-      return hidden * (g.conv_channels() + g.value_size() + 2 * g.n_value_heads) +
-             g.conv_channels() * g.conv_width + 2 * g.n_value_heads + g.value_dim +
-             g.value_size() * hidden;
-    }
-    int64_t operator()(const AttentionSpec& a) const {
-      return hidden * (a.q_size() * (a.output_gate ? 2 : 1) + 2 * a.kv_size()) +
-             (a.qk_norm ? 2 * a.head_dim : 0) + a.q_size() * hidden;
-    }
-    int64_t operator()(const MlpSpec& m) const {
-      return (m.kind == MlpKind::kGatedSilu ? 3 : 2) * hidden * m.ff;
-    }
-  };
-  int64_t total = spec.vocab * spec.hidden * (spec.tied ? 1 : 2) + spec.hidden;
-  for (const auto& layer : spec.layers) {
-    for (const auto& mixer : layer.mixers) {
-      total += spec.hidden + std::visit(Counter{spec.hidden}, mixer);
-    }
+TEST(MoeConfig, Qwen) {
+  for (const char* name : {"qwen3_5_moe", "qwen3_5_moe_fused"}) {
+    EXPECT_EQ(mixers_of(describe(config_of(name)).spec), "GE AE ") << name;
   }
-  return total;
+  const auto model = describe(config_of("qwen3_next"));
+  EXPECT_EQ(mixers_of(model.spec), "GE GF AE ");
+  const auto& moe = std::get<MoeSpec>(model.spec.layers[0].mixers[1]);
+  EXPECT_EQ(moe.n_experts, 8);
+  EXPECT_EQ(moe.top_k, 3);
+  EXPECT_EQ(moe.shared_ff, 32);
+  EXPECT_TRUE(moe.shared_gate && moe.renormalise && !moe.router_bias);
+  const std::string text = config_of("qwen3_next");
+  const auto every_second =
+      replaced(text, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2");
+  EXPECT_EQ(mixers_of(describe(every_second).spec), "GF GF AF ");
+}
+
+TEST(MoeConfig, Nemotron) {
+  EXPECT_EQ(mixers_of(describe(config_of("nemotron_h_moe")).spec), "M E A F M E ");
+  const auto model = describe(config_of("nemotron_h_latent"));
+  EXPECT_EQ(mixers_of(model.spec), "M E A F M E ");
+  const auto& moe = std::get<MoeSpec>(model.spec.layers[1].mixers[0]);
+  EXPECT_EQ(moe.score, ops::RouterScore::kSigmoid);
+  EXPECT_EQ(moe.latent, 24);
+  EXPECT_EQ(moe.expert_width(), 24);
+  EXPECT_EQ(moe.n_groups, 4);
+  EXPECT_EQ(moe.top_groups, 2);
+  EXPECT_EQ(moe.scale, 2.5f);
+  EXPECT_TRUE(moe.router_bias && !moe.shared_gate);
+}
+
+TEST(MoeConfig, Refusals) {
+  std::string name = "qwen3_next";
+  const auto refuse = [&](const std::string& field, const std::string& from, const std::string& to,
+                          std::initializer_list<std::string> parts) {
+    const std::string quoted = "\"" + field + "\": ";
+    expect_refused(name, quoted + from, quoted + to, parts);
+  };
+  refuse("num_experts", "8", "0", {"num_experts is 0", "[1, 4096]"});
+  refuse("num_experts", "8", "4097", {"num_experts is 4097"});
+  refuse("num_experts", "8", "99999999999", {"num_experts is 99999999999"});
+  refuse("num_experts", "8", "null", {"num_experts is missing"});
+  refuse("num_experts_per_tok", "3", "9", {"num_experts_per_tok is 9", "num_experts is 8"});
+  refuse("num_experts_per_tok", "3", "0", {"num_experts_per_tok is 0"});
+  refuse("moe_intermediate_size", "24", "0", {"moe_intermediate_size is 0"});
+  refuse("shared_expert_intermediate_size", "32", "-1", {"shared_expert_intermediate_size is -1"});
+  refuse("norm_topk_prob", "true", "1", {"norm_topk_prob", "true or false"});
+  refuse("decoder_sparse_step", "1", "0", {"decoder_sparse_step is 0"});
+  refuse("intermediate_size", "56", "null", {"field intermediate_size is missing"});
+  expect_refused(name, "\"mlp_only_layers\": [\n  1\n ]", "\"mlp_only_layers\": [3]",
+                 {"mlp_only_layers holds 3", "[0, 2]"});
+  name = "nemotron_h_latent";
+  refuse("n_routed_experts", "8", "0", {"n_routed_experts is 0"});
+  refuse("num_experts_per_tok", "3", "5", {"num_experts_per_tok is 5", "leaves 4 experts"});
+  refuse("n_group", "4", "3", {"n_group is 3", "divide"});
+  refuse("n_group", "4", "8", {"n_group is 8", "two or more"});
+  refuse("topk_group", "2", "5", {"topk_group is 5", "[1, 4]"});
+  refuse("routed_scaling_factor", "2.5", "NaN", {"routed_scaling_factor"});
+  refuse("n_shared_experts", "1", "2", {"n_shared_experts is 2"});
+  refuse("moe_latent_size", "24", "0", {"moe_latent_size is 0"});
 }
 
 // The geometry of published models: their configs are accepted and give the published sizes.
@@ -224,7 +253,7 @@ TEST(Config, PublishedModels) {
     "layer_norm_epsilon": 1e-05, "max_position_embeddings": 262144, "expand": 2,
     "sliding_window": null, "time_step_limit": [0.0, Infinity], "eos_token_id": 2})")
                              .spec;
-  EXPECT_NEAR(static_cast<double>(n_parameters(nano)), 3.97e9, 0.005e9);
+  EXPECT_NEAR(static_cast<double>(count_parameters(nano).total), 3.97e9, 0.005e9);
   const ModelSpec qwen = describe(R"({"model_type": "qwen3_5", "tie_word_embeddings": false,
     "vision_config": {}, "text_config": {"model_type": "qwen3_5_text", "vocab_size": 248320,
     "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64,
@@ -237,7 +266,7 @@ TEST(Config, PublishedModels) {
     "rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
     "eos_token_id": 248044}})")
                              .spec;
-  EXPECT_NEAR(static_cast<double>(n_parameters(qwen)), 26.90e9, 0.005e9);
+  EXPECT_NEAR(static_cast<double>(count_parameters(qwen).total), 26.90e9, 0.005e9);
   EXPECT_EQ(std::get<AttentionSpec>(qwen.layers[3].mixers[0]).rotary_dims, 64);
 }
 

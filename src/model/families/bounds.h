@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/spec.h"
 
 namespace replayssm {
 
@@ -22,6 +23,17 @@ constexpr int64_t kMaxConvWidth = 8;
 // A required size in [1, max].
 inline int32_t read_size(const ConfigObject& config, const char* field, int64_t max) {
   return static_cast<int32_t>(config.integer(field, 1, max));
+}
+
+// How many experts, how many of them a token takes, their width, and whether weights sum to one.
+inline void read_experts(const ConfigObject& config, const char* count, MoeSpec& moe) {
+  moe.n_experts = read_size(config, count, ops::kMaxExperts);
+  moe.top_k = read_size(config, "num_experts_per_tok", ops::kMaxExperts);
+  if (moe.top_k > moe.n_experts) {
+    config.refuse("num_experts_per_tok", "is ", moe.top_k, ", but ", count, " is ", moe.n_experts);
+  }
+  moe.ff = read_size(config, "moe_intermediate_size", kMaxFf);
+  moe.renormalise = config.boolean_or("norm_topk_prob", true);
 }
 
 // eos_token_id: one id, a list, or absent.

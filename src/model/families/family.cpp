@@ -12,9 +12,9 @@ struct FamilyRow {
   ModelDescription (*describe)(const ConfigObject& config);
 };
 constexpr FamilyRow kFamilies[] = {
-    {"qwen3_5", describe_qwen3_5},
-    {"qwen3_5_text", describe_qwen3_5},
-    {"nemotron_h", describe_nemotron_h},
+    {"qwen3_5", describe_qwen3_5},         {"qwen3_5_text", describe_qwen3_5},
+    {"qwen3_5_moe", describe_qwen3_5_moe}, {"qwen3_5_moe_text", describe_qwen3_5_moe},
+    {"qwen3_next", describe_qwen3_next},   {"nemotron_h", describe_nemotron_h},
 };
 
 }  // namespace

@@ -15,7 +15,10 @@ struct Mamba2Names {
 };
 
 struct GdnNames {
+  // Either four projections, or two in which the rows of a key head stand together: its q, k, v and
+  // z, and its b and a.
   std::string in_proj_qkv, in_proj_z, in_proj_b, in_proj_a;
+  std::string in_proj_qkvz, in_proj_ba;
   std::string conv_weight, a_log, dt_bias, norm, out_proj;
 };
 
@@ -29,9 +32,20 @@ struct MlpNames {
   std::string up_proj, down_proj;
 };
 
+struct MoeNames {
+  std::string router, router_bias;
+  std::string experts;  // prefix: "...experts." and then "3.up_proj.weight"
+  // All experts in one tensor each, [expert, gate and up rows, in] and [expert, out, ff]: read
+  // instead where the file has them. Empty: the family has no such files.
+  std::string fused_in, fused_down;
+  MlpNames shared;
+  std::string shared_gate;
+  std::string latent_in, latent_out;
+};
+
 struct MixerNames {
   std::string norm;  // before the mixer
-  std::variant<Mamba2Names, GdnNames, AttentionNames, MlpNames> mixer;
+  std::variant<Mamba2Names, GdnNames, AttentionNames, MlpNames, MoeNames> mixer;
 };
 
 // Runs beside ModelSpec: layers[i].mixers[j] has the names mixers[i][j], of the same alternative.
@@ -47,6 +61,8 @@ struct ModelDescription {
 };
 
 ModelDescription describe_qwen3_5(const ConfigObject& config);
+ModelDescription describe_qwen3_5_moe(const ConfigObject& config);
+ModelDescription describe_qwen3_next(const ConfigObject& config);
 ModelDescription describe_nemotron_h(const ConfigObject& config);
 
 // Reads one configuration file: a model's shape without its weights.

@@ -1,5 +1,7 @@
-// Nemotron-H, dense: one mixer a layer, Mamba-2, attention without positions, or a squared-ReLU
-// MLP. dt is not clamped: time_step_min and time_step_max only shape its initialisation.
+// Nemotron-H: one mixer a layer, Mamba-2, attention without positions, a squared-ReLU MLP, or a
+// mixture of such (Nemotron 3: sigmoid router; the experts of Super and Ultra work on a latent
+// projection, router and shared expert on the whole). dt is not clamped: time_step_min and
+// time_step_max only shape its initialisation.
 #include <optional>
 
 #include "model/families/bounds.h"
@@ -8,7 +10,7 @@
 namespace replayssm {
 namespace {
 
-enum class Kind { kMamba, kAttention, kMlp };
+enum class Kind { kMamba, kAttention, kMlp, kMoe };
 
 constexpr const char* kPattern = "hybrid_override_pattern";
 
@@ -26,9 +28,10 @@ std::vector<Kind> kinds_of_pattern(const ConfigObject& config) {
         kinds.push_back(Kind::kMlp);
         break;
       case 'E':
-        config.refuse(kPattern, "has a mixture-of-experts layer (E); only dense models are run");
+        kinds.push_back(Kind::kMoe);
+        break;
       default:
-        config.refuse(kPattern, "holds '", c, "'; known are M, * and -");
+        config.refuse(kPattern, "holds '", c, "'; known are M, *, - and E");
     }
   }
   return kinds;
@@ -44,10 +47,11 @@ std::vector<Kind> kinds_of_names(const ConfigObject& config, const char* field) 
     } else if (name == "mlp") {
       kinds.push_back(Kind::kMlp);
     } else if (name == "moe") {
-      config.refuse(field, "has a mixture-of-experts layer (moe); only dense models are run");
+      kinds.push_back(Kind::kMoe);
     } else {
-      config.refuse(field, "holds '", name,
-                    "'; known are mamba or linear_attention, attention or full_attention, and mlp");
+      config.refuse(
+          field, "holds '", name,
+          "'; known are mamba or linear_attention, attention or full_attention, mlp and moe");
     }
   }
   return kinds;
@@ -126,6 +130,31 @@ AttentionSpec read_attention(const ConfigObject& config) {
   return attention;
 }
 
+MoeSpec read_moe(const ConfigObject& config, int64_t hidden) {
+  MoeSpec moe;
+  moe.hidden = hidden;
+  moe.kind = MlpKind::kRelu2;
+  moe.score = ops::RouterScore::kSigmoid;
+  moe.router_bias = true;
+  read_experts(config, "n_routed_experts", moe);
+  moe.n_groups = static_cast<int32_t>(config.integer_or("n_group", 1, 1, moe.n_experts));
+  if (moe.n_experts % moe.n_groups != 0 || (moe.n_groups > 1 && moe.n_experts == moe.n_groups)) {
+    config.refuse("n_group", "is ", moe.n_groups, ", must divide n_routed_experts, which is ",
+                  moe.n_experts, ", into groups of two or more");
+  }
+  moe.top_groups = static_cast<int32_t>(config.integer_or("topk_group", 1, 1, moe.n_groups));
+  const int64_t eligible = int64_t{moe.top_groups} * (moe.n_experts / moe.n_groups);
+  if (moe.top_k > eligible) {
+    config.refuse("num_experts_per_tok", "is ", moe.top_k, ", but topk_group leaves ", eligible,
+                  " experts to choose from");
+  }
+  moe.scale = static_cast<float>(config.number_or("routed_scaling_factor", 1.0, 1e-6, 1e6));
+  if (config.has("moe_latent_size")) moe.latent = read_size(config, "moe_latent_size", kMaxHidden);
+  config.integer_or("n_shared_experts", 1, 1, 1);
+  moe.shared_ff = read_size(config, "moe_shared_expert_intermediate_size", kMaxFf);
+  return moe;
+}
+
 MixerNames mixer_names(Kind kind, const std::string& layer) {
   const std::string at = layer + "mixer.";
   const std::string norm = layer + "norm.weight";
@@ -138,9 +167,18 @@ MixerNames mixer_names(Kind kind, const std::string& layer) {
       return {norm, AttentionNames{at + "q_proj.weight", at + "k_proj.weight", at + "v_proj.weight",
                                    at + "o_proj.weight", "", ""}};
     case Kind::kMlp:
+      return {norm, MlpNames{"", at + "up_proj.weight", at + "down_proj.weight"}};
+    case Kind::kMoe:
       break;
   }
-  return {norm, MlpNames{"", at + "up_proj.weight", at + "down_proj.weight"}};
+  MoeNames moe;
+  moe.router = at + "gate.weight";
+  moe.router_bias = at + "gate.e_score_correction_bias";
+  moe.experts = at + "experts.";
+  moe.shared = {"", at + "shared_experts.up_proj.weight", at + "shared_experts.down_proj.weight"};
+  moe.latent_in = at + "fc1_latent_proj.weight";
+  moe.latent_out = at + "fc2_latent_proj.weight";
+  return {norm, moe};
 }
 
 }  // namespace
@@ -175,6 +213,9 @@ ModelDescription describe_nemotron_h(const ConfigObject& config) {
         break;
       case Kind::kMlp:
         mixer = MlpSpec{MlpKind::kRelu2, read_size(config, "intermediate_size", kMaxFf)};
+        break;
+      case Kind::kMoe:
+        mixer = read_moe(config, spec.hidden);
         break;
     }
     spec.layers.push_back({{mixer}});

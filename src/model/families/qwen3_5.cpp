@@ -1,6 +1,7 @@
-// Qwen3.5, 3.6 and 3.8, dense: Gated DeltaNet and full attention layers, each followed by a gated
-// MLP. Published files are the text part of a vision model.
-#include <cmath>
+// Qwen3.5, 3.6 and 3.8, dense and mixtures, and Qwen3-Next: Gated DeltaNet and full attention
+// layers, each followed by a gated MLP or by experts of such with a gated shared one. Published
+// files of 3.5 and later are the text part of a vision model.
+#include <algorithm>
 #include <utility>
 
 #include "model/families/bounds.h"
@@ -92,12 +93,47 @@ GdnSpec read_gdn(const ConfigObject& text, float eps) {
   return gdn;
 }
 
-MixerNames gdn_names(const std::string& layer) {
+MoeSpec read_moe(const ConfigObject& text, int64_t hidden) {
+  MoeSpec moe;
+  moe.hidden = hidden;
+  read_experts(text, "num_experts", moe);
+  moe.shared_ff = read_size(text, "shared_expert_intermediate_size", kMaxFf);
+  moe.shared_gate = true;
+  return moe;
+}
+
+// Which layers have experts in place of one MLP.
+std::vector<bool> expert_layers(const ConfigObject& text, size_t n_layers) {
+  const auto step = static_cast<size_t>(text.integer_or("decoder_sparse_step", 1, 1, kMaxLayers));
+  const auto last = static_cast<int64_t>(n_layers) - 1;
+  const auto dense = text.integers_or_none("mlp_only_layers", 0, last);
+  std::vector<bool> out(n_layers);
+  for (size_t i = 0; i < n_layers; ++i) {
+    const bool listed =
+        std::find(dense.begin(), dense.end(), static_cast<int64_t>(i)) != dense.end();
+    out[i] = !listed && (i + 1) % step == 0;
+  }
+  return out;
+}
+
+MixerNames gdn_names(const std::string& layer, bool grouped) {
   const std::string at = layer + "linear_attn.";
-  return {layer + "input_layernorm.weight",
-          GdnNames{at + "in_proj_qkv.weight", at + "in_proj_z.weight", at + "in_proj_b.weight",
-                   at + "in_proj_a.weight", at + "conv1d.weight", at + "A_log", at + "dt_bias",
-                   at + "norm.weight", at + "out_proj.weight"}};
+  GdnNames names;
+  if (grouped) {
+    names.in_proj_qkvz = at + "in_proj_qkvz.weight";
+    names.in_proj_ba = at + "in_proj_ba.weight";
+  } else {
+    names.in_proj_qkv = at + "in_proj_qkv.weight";
+    names.in_proj_z = at + "in_proj_z.weight";
+    names.in_proj_b = at + "in_proj_b.weight";
+    names.in_proj_a = at + "in_proj_a.weight";
+  }
+  names.conv_weight = at + "conv1d.weight";
+  names.a_log = at + "A_log";
+  names.dt_bias = at + "dt_bias";
+  names.norm = at + "norm.weight";
+  names.out_proj = at + "out_proj.weight";
+  return {layer + "input_layernorm.weight", names};
 }
 
 MixerNames attention_names(const std::string& layer) {
@@ -107,15 +143,31 @@ MixerNames attention_names(const std::string& layer) {
                          at + "o_proj.weight", at + "q_norm.weight", at + "k_norm.weight"}};
 }
 
-MixerNames mlp_names(const std::string& layer) {
-  const std::string at = layer + "mlp.";
-  return {layer + "post_attention_layernorm.weight",
-          MlpNames{at + "gate_proj.weight", at + "up_proj.weight", at + "down_proj.weight"}};
+MlpNames mlp_names(const std::string& at) {
+  return {at + "gate_proj.weight", at + "up_proj.weight", at + "down_proj.weight"};
 }
 
-}  // namespace
+MixerNames ff_names(const std::string& layer, bool experts) {
+  const std::string norm = layer + "post_attention_layernorm.weight";
+  const std::string at = layer + "mlp.";
+  if (!experts) return {norm, mlp_names(at)};
+  MoeNames moe;
+  moe.router = at + "gate.weight";
+  moe.experts = at + "experts.";
+  moe.fused_in = at + "experts.gate_up_proj";
+  moe.fused_down = at + "experts.down_proj";
+  moe.shared = mlp_names(at + "shared_expert.");
+  moe.shared_gate = at + "shared_expert_gate.weight";
+  return {norm, moe};
+}
 
-ModelDescription describe_qwen3_5(const ConfigObject& config) {
+// What the families differ in.
+struct Variant {
+  bool experts = false;
+  bool grouped_projections = false;  // of GDN, see GdnNames
+};
+
+ModelDescription describe(const ConfigObject& config, Variant variant) {
   const bool nested = config.has("text_config");
   const ConfigObject text = nested ? config.object("text_config") : config;
   const std::string act = text.text_or("hidden_act", "silu");
@@ -142,14 +194,38 @@ ModelDescription describe_qwen3_5(const ConfigObject& config) {
 
   const AttentionSpec attention = read_attention(text, spec.norm_eps);
   const GdnSpec gdn = read_gdn(text, spec.norm_eps);
-  const MlpSpec mlp{MlpKind::kGatedSilu, read_size(text, "intermediate_size", kMaxFf)};
-  for (const bool full : full_attention_layers(text)) {
-    const std::string layer = concat(prefix, "layers.", spec.layers.size(), ".");
-    spec.layers.push_back({{full ? MixerSpec(attention) : MixerSpec(gdn), mlp}});
+  const std::vector<bool> full = full_attention_layers(text);
+  std::vector<bool> experts(full.size());
+  MoeSpec moe;
+  if (variant.experts) {
+    experts = expert_layers(text, full.size());
+    moe = read_moe(text, spec.hidden);
+  }
+  MlpSpec mlp;
+  if (std::find(experts.begin(), experts.end(), false) != experts.end()) {
+    mlp = {MlpKind::kGatedSilu, read_size(text, "intermediate_size", kMaxFf)};
+  }
+  for (size_t i = 0; i < full.size(); ++i) {
+    const std::string layer = concat(prefix, "layers.", i, ".");
+    spec.layers.push_back({{full[i] ? MixerSpec(attention) : MixerSpec(gdn),
+                            experts[i] ? MixerSpec(moe) : MixerSpec(mlp)}});
     out.names.mixers.push_back(
-        {full ? attention_names(layer) : gdn_names(layer), mlp_names(layer)});
+        {full[i] ? attention_names(layer) : gdn_names(layer, variant.grouped_projections),
+         ff_names(layer, experts[i])});
   }
   return out;
+}
+
+}  // namespace
+
+ModelDescription describe_qwen3_5(const ConfigObject& config) { return describe(config, {}); }
+
+ModelDescription describe_qwen3_5_moe(const ConfigObject& config) {
+  return describe(config, {.experts = true});
+}
+
+ModelDescription describe_qwen3_next(const ConfigObject& config) {
+  return describe(config, {.experts = true, .grouped_projections = true});
 }
 
 }  // namespace replayssm

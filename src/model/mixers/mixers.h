@@ -70,12 +70,19 @@ void run_attention(const Pass& pass, const AttentionSpec& spec, const AttentionW
                    ops::Matrix out);
 void run_mlp(const Pass& pass, const MlpSpec& spec, const MlpWeights& weights, ops::ConstMatrix in,
              ops::Matrix out);
+void run_moe(const Pass& pass, const MoeSpec& spec, const MoeWeights& weights, ops::ConstMatrix in,
+             ops::Matrix out);
+
+// One MLP over any rows: inner [rows, ff], gated kinds 2 ff; y [rows, ff], both scratch.
+void run_mlp(const ops::Context& context, MlpKind kind, const MlpWeights& weights,
+             ops::ConstMatrix x, ops::Matrix inner, ops::Matrix y, ops::Matrix out);
 
 // Scratch of one call over n_tokens.
 size_t scratch_bytes(const Mamba2Spec& spec, DType activation, int64_t n_tokens);
 size_t scratch_bytes(const GdnSpec& spec, DType activation, int64_t n_tokens);
 size_t scratch_bytes(const AttentionSpec& spec, DType activation, int64_t n_tokens);
 size_t scratch_bytes(const MlpSpec& spec, DType activation, int64_t n_tokens);
+size_t scratch_bytes(const MoeSpec& spec, DType activation, int64_t n_tokens);
 
 // The short conv over all windows: x [tokens, channels] -> y, same shape, other memory.
 void run_conv(const Pass& pass, const RecurrentLayer& layer, RecurrentPool& pool,

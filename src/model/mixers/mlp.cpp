@@ -22,21 +22,25 @@ size_t scratch_bytes(const MlpSpec& spec, DType activation, int64_t n_tokens) {
   return arena.used();
 }
 
+void run_mlp(const ops::Context& context, MlpKind kind, const MlpWeights& weights,
+             ops::ConstMatrix x, ops::Matrix inner, ops::Matrix y, ops::Matrix out) {
+  weights.in.run(context, x, inner);
+  switch (kind) {
+    case MlpKind::kGatedSilu:
+      ops::silu_mul(context, inner.slice_cols(0, y.cols), inner.slice_cols(y.cols, y.cols), y);
+      break;
+    case MlpKind::kRelu2:
+      ops::relu2(context, inner, y);
+      break;
+  }
+  weights.down.run(context, y, out);
+}
+
 void run_mlp(const Pass& pass, const MlpSpec& spec, const MlpWeights& weights, ops::ConstMatrix in,
              ops::Matrix out) {
   Arena arena(pass.scratch);
   const Scratch s(arena, spec, pass.activation, pass.n_tokens);
-  weights.in.run(pass.context, in, s.in);
-  switch (spec.kind) {
-    case MlpKind::kGatedSilu:
-      ops::silu_mul(pass.context, s.in.slice_cols(0, spec.ff), s.in.slice_cols(spec.ff, spec.ff),
-                    s.y);
-      break;
-    case MlpKind::kRelu2:
-      ops::relu2(pass.context, s.in, s.y);
-      break;
-  }
-  weights.down.run(pass.context, s.y, out);
+  run_mlp(pass.context, spec.kind, weights, in, s.in, s.y, out);
 }
 
 }  // namespace replayssm

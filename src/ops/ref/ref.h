@@ -8,6 +8,7 @@
 #include "ops/attention.h"
 #include "ops/linear.h"
 #include "ops/matrix.h"
+#include "ops/moe.h"
 #include "ops/norm.h"
 #include "ops/sample.h"
 
@@ -30,6 +31,13 @@ std::vector<double> rope(ConstHeads x, const int64_t* positions, int32_t rotary_
 // One sequence: k and v [positions, n_kv_heads, dim] hold positions 0, 1, ...; query token i is at
 // position start + i.
 std::vector<double> attention(ConstHeads q, ConstHeads k, ConstHeads v, int64_t start, float scale);
+
+// The chosen experts of one row of logits, best first.
+struct Choice {
+  int32_t expert;
+  double weight;
+};
+std::vector<Choice> route(const Router& router, const std::vector<float>& logits);
 
 // The exact law of sample(): the probability of every token.
 std::vector<double> sample_law(const float* logits, int64_t n_vocab, const SamplerParams& params);
