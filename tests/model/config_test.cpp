@@ -302,6 +302,41 @@ TEST(Config, RefusesWhatIsNoConfig) {
   });
 }
 
+// Every file there gives the published size: all parameters, and those read for one token, in
+// billions.
+TEST(Geometries, PublishedSizes) {
+  struct Size {
+    const char* name;
+    double total, active;
+  };
+  constexpr Size kSizes[] = {
+      {"nemotron-3-nano-4b", 3.97, 3.56},
+      {"nemotron-3-nano-30b-a3b", 31.58, 3.23},
+      {"nemotron-3-super-120b-a12b", 120.67, 12.23},
+      {"nemotron-3-ultra-550b-a55b", 549.31, 54.99},
+      {"qwen3-next-80b-a3b", 79.67, 3.56},
+      {"qwen3.5-4b", 4.21, 4.21},
+      {"qwen3.5-9b", 8.95, 7.94},
+      {"qwen3.5-27b", 26.90, 25.62},
+      {"qwen3.5-35b-a3b", 34.66, 2.95},
+      {"qwen3.5-122b-a10b", 122.11, 9.01},
+  };
+  const auto folder = std::string(REPLAYSSM_SOURCE_DIR) + "/models/geometries/";
+  for (const Size& size : kSizes) {
+    const ParameterCount n = count_parameters(describe_config(folder + size.name + ".json").spec);
+    const auto near = [&](int64_t got, double want) {  // 0.1 %, or as written
+      EXPECT_NEAR(static_cast<double>(got) / 1e9, want, std::max(0.001 * want, 0.005)) << size.name;
+    };
+    near(n.total, size.total);
+    near(n.active, size.active);
+  }
+  int n_files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    n_files += file.path().extension() == ".json";
+  }
+  EXPECT_EQ(n_files, static_cast<int>(std::size(kSizes)));
+}
+
 // A file alone, as --dummy-weights takes it.
 TEST(Geometries, DenseModels) {
   const auto folder = std::string(REPLAYSSM_SOURCE_DIR) + "/models/geometries/";

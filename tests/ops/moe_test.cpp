@@ -148,7 +148,8 @@ TEST(Moe, RowsThereAndBack) {
       for (int64_t c = 0; c < 45; ++c) {
         float want = 0.0f;
         for (int64_t i = t * top_k; i < (t + 1) * top_k; ++i) {
-          const float w = weights[static_cast<size_t>(i)], v = y.get(row[static_cast<size_t>(i)], c);
+          const float w = weights[static_cast<size_t>(i)],
+                      v = y.get(row[static_cast<size_t>(i)], c);
           want = fused ? std::fma(v, w, want) : v * w + want;
         }
         ASSERT_EQ(sum.get(t, c), want);

@@ -89,7 +89,8 @@ void check(const Router& router, const ConstMatrix& logits) {
                       (router.n_groups == 1 || length >= 2) &&
                       router.top_k <= router.top_groups * length,
                   router.top_k, " experts of ", router.top_groups, " groups of ", length);
-  REPLAYSSM_CHECK(router.bias == nullptr || router.score == RouterScore::kSigmoid, "a softmax bias");
+  REPLAYSSM_CHECK(router.bias == nullptr || router.score == RouterScore::kSigmoid,
+                  "a softmax bias");
 }
 
 }  // namespace
