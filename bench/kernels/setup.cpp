@@ -8,6 +8,7 @@
 #include "replay/convert.h"
 #include "replay/cuda/baselines/baselines.h"
 #include "replay/cuda/kernels_cuda.h"
+#include "replay/cuda/sequence_cuda.h"
 
 namespace replayssm::bench {
 namespace {
@@ -101,8 +102,17 @@ Prepared prepare_replay(const Cell& cell, Arena& arena) {
   std::vector<uint8_t> slot(
       static_cast<size_t>(plan->checkpoint_elements() * dtype_bytes(cell.dtype)));
   std::vector<float> scale(static_cast<size_t>(plan->scale_elements()));
-  plan->import_checkpoint(normals(c.state_elements, 0.3f).data(), slot.data(), scale.data());
   const int64_t slot_bytes = static_cast<int64_t>(slot.size());
+  {
+    const float* canonical = arena.take(c.state_elements, normals(c.state_elements, 0.3f));
+    uint8_t* device_slot = arena.take(slot_bytes, slot);
+    float* device_scale = arena.take(c.state_elements / c.p.key_dim, std::vector<float>{0});
+    import_checkpoint_cuda(c.p, canonical, device_slot, device_scale, nullptr);
+    check_cuda(cudaMemcpy(slot.data(), device_slot, slot.size(), cudaMemcpyDeviceToHost), "slot");
+    check_cuda(cudaMemcpy(scale.data(), device_scale, scale.size() * sizeof(float),
+                          cudaMemcpyDeviceToHost),
+               "scale");
+  }
 
   StepArgs args;
   args.n_rows = cell.batch;

@@ -67,10 +67,17 @@ std::vector<Case> cuda_shapes() {
       cuda_problem(kG, 4, 2, 128, 128, 32, 8, kF32),
       bounded_gate(cuda_problem(kK, 2, 2, 128, 128, 32, 8, kF16)),
       cuda_problem(kM, 8, 2, 32, 128, 16, 4, kF16),
+      cuda_problem(kM, 6, 1, 32, 64, 16, 8, kF32),
       cuda_problem(kM, 4, 1, 128, 128, 16, 4, kF16),
+      cuda_problem(kM, 2, 2, 128, 256, 16, 8, kF32),
+      cuda_problem(kM, 3, 1, 128, 256, 16, 5, kF16),
       cuda_problem(kM, 8, 2, 64, 64, 16, 4, kF16),
       cuda_problem(kM, 4, 1, 64, 256, 16, 4, kF16),
+      cuda_problem(kM, 3, 1, 64, 256, 16, 16, kF32),
+      cuda_problem(kM, 4, 2, 80, 128, 16, 8, kBf),
       cuda_problem(kG, 4, 2, 192, 96, 16, 4, kF16),
+      cuda_problem(kG, 3, 3, 192, 96, 16, 8, kF32),
+      cuda_problem(kG, 2, 1, 192, 96, 16, 5, kI8),
   });
 }
 

@@ -40,10 +40,11 @@ struct Bounds {
   Error y_grid, state_grid, y_exact, state_exact;
 };
 
-// By dtype: fp32, fp16, bf16, int8.
+// By dtype: fp32, fp16, bf16, int8. A flip is a checkpoint's value rounded to the other side; one
+// alone, of the largest in a bf16 checkpoint of 40,000 elements, makes an nmse of 1e-7.
 constexpr Error kSums = {1e-12, 1e-5};
 constexpr Error kRingFlips[] = {{}, {1e-9, 4e-3}, {1e-9, 4e-3}};
-constexpr Error kCheckpointFlips[] = {{}, {2e-8, 2e-3}, {5e-8, 1e-2}, {2e-6, 5e-2}};
+constexpr Error kCheckpointFlips[] = {{}, {2e-8, 2e-3}, {2e-7, 1e-2}, {2e-6, 5e-2}};
 constexpr Error kRingRounding[] = {{}, {5e-7, 5e-3}, {3e-5, 3e-2}};
 constexpr Error kCheckpointRounding[] = {{}, {3e-7, 3e-3}, {1e-5, 1e-2}, {2e-4, 6e-2}};
 constexpr Error kOutputRounding[] = {{}, {}, {4e-6, 4e-3}};

@@ -1,6 +1,6 @@
 // The CUDA backend's face. Arguments are those of step.h with device pointers throughout, `rows`
 // and the overflow counter included; workspace is not used. Layout of a checkpoint: private, see
-// export_checkpoint. Rings and activations must be 16-byte aligned, their strides multiples of
+// export_checkpoint_cuda. Rings and activations must be 16-byte aligned, their strides multiples of
 // eight elements.
 #pragma once
 
@@ -30,10 +30,6 @@ class CudaPlan {
   // stay below 2^31.
   virtual void step(const StepArgs& args, cudaStream_t stream, StepHints hints = {}) const = 0;
   virtual void sweep(const StepArgs& args, cudaStream_t stream) const = 0;
-
-  // Host memory, one slot, as Plan's.
-  virtual void export_checkpoint(const void* slot, const float* scale, float* canonical) const = 0;
-  virtual void import_checkpoint(const float* canonical, void* slot, float* scale) const = 0;
 
  protected:
   explicit CudaPlan(const Problem& problem) : problem_(problem) {}

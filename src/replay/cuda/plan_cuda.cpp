@@ -1,11 +1,7 @@
 // plan_cuda: finds a problem's kernel in the instance table.
-#include <cmath>
 #include <string>
-#include <vector>
 
-#include "replay/convert.h"
 #include "replay/cuda/step_instances.h"
-#include "replay/cuda/tile.h"
 
 namespace replayssm {
 namespace {
@@ -33,71 +29,7 @@ class StepPlan final : public CudaPlan {
     if (args.n_rows > 0) any_.sweep(args, problem_, stream);
   }
 
-  void export_checkpoint(const void* slot, const float* scale, float* canonical) const override {
-    for_each([&](int64_t row, int64_t at, int64_t element) {
-      float value = 0;
-      switch (problem_.checkpoint) {
-        case DType::kF32:
-          value = static_cast<const float*>(slot)[element];
-          break;
-        case DType::kF16:
-          value = half_to_float(static_cast<const uint16_t*>(slot)[element]);
-          break;
-        case DType::kBF16:
-          value = bf16_to_float(static_cast<const uint16_t*>(slot)[element]);
-          break;
-        case DType::kI8:
-          value = static_cast<float>(static_cast<const uint8_t*>(slot)[element] - 128) * scale[row];
-          break;
-      }
-      canonical[at] = value;
-    });
-  }
-
-  void import_checkpoint(const float* canonical, void* slot, float* scale) const override {
-    if (problem_.checkpoint == DType::kI8) {
-      for (int64_t row = 0; row < scale_elements(); ++row) {
-        float largest = 0;
-        for (int64_t k = 0; k < problem_.key_dim; ++k) {
-          largest = std::fmax(largest, std::fabs(canonical[row * problem_.key_dim + k]));
-        }
-        scale[row] = largest / 127.0f;
-      }
-    }
-    for_each([&](int64_t row, int64_t at, int64_t element) {
-      const float value = canonical[at];
-      switch (problem_.checkpoint) {
-        case DType::kF32:
-          static_cast<float*>(slot)[element] = value;
-          break;
-        case DType::kF16:
-          static_cast<uint16_t*>(slot)[element] = float_to_half(value);
-          break;
-        case DType::kBF16:
-          static_cast<uint16_t*>(slot)[element] = float_to_bf16(value);
-          break;
-        case DType::kI8: {
-          const float q = scale[row] > 0 ? std::nearbyint(value / scale[row]) : 0.0f;
-          static_cast<uint8_t*>(slot)[element] = static_cast<uint8_t>(static_cast<int>(q) + 128);
-          break;
-        }
-      }
-    });
-  }
-
  private:
-  // body(row, canonical index, stored index) for every element of a slot.
-  template <typename Body>
-  void for_each(const Body& body) const {
-    const int keys = problem_.key_dim;
-    for (int64_t row = 0; row < int64_t{problem_.n_heads} * problem_.value_dim; ++row) {
-      for (int k = 0; k < keys; ++k) {
-        body(row, row * keys + k,
-             cuda::stored_index(problem_.checkpoint, problem_.value_dim, keys, row, k));
-      }
-    }
-  }
-
   const StepInstance& single_;
   const StepInstance& any_;
 };
@@ -122,7 +54,8 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
   }
   std::string have;
   const StepInstance* found[2] = {};  // for any window, for windows of one token
-  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::kda_instances}) {
+  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::mamba2_more_instances,
+                     cuda::kda_instances}) {
     for (const StepInstance& x : table()) {
       if (x.family != p.family) continue;
       if (!x.single) {

@@ -95,7 +95,10 @@ struct KdaShared {
   float decay[T::kKeyDim];                        // e^{G_end}
   float scores[2][kColumns][kSlots];              // of keys, of queries
 };
-struct Nothing {};
+// In the place of a member that a kernel does without; each place has an empty type of its own, so
+// that none takes memory.
+template <int>
+struct Absent {};
 
 // Shared memory of a block.
 template <typename T>
@@ -107,11 +110,15 @@ struct alignas(128) StepShared {
   uint16_t raw_queries[T::kMamba ? T::kQueries : 1][T::kKeyStride];  // bf16
   float2 log_decay[T::kHeads][2][kSlots];   // prefix sum of an interval: high and low part
   float2 gates[T::kHeads][2][kSlots];       // e^{prefix sum}; beta, Mamba-2: dt
-  float log_alpha[T::kHeads][2][kSlots];    // GDN: the gate itself
   float fold_weight[T::kHeads][2][kSlots];  // e^{sum to the interval's end}; Mamba-2: times dt
-  uint4 weights[T::kShare ? T::kHeads : 1][T::kShare && !T::kSingle ? 2 : 1][32];  // of weigh()
+  // GDN: the gate itself.
+  [[no_unique_address]] std::conditional_t<T::kMamba, Absent<0>, float[T::kHeads][2][kSlots]>
+      log_alpha;
+  // Of weigh().
+  [[no_unique_address]] std::conditional_t<T::kShare, uint4[T::kHeads][T::kSingle ? 1 : 2][32],
+                                           Absent<1>> weights;
   float query_scale[T::kQueries];
-  [[no_unique_address]] std::conditional_t<T::kKda, KdaShared<T>, Nothing> kda;
+  [[no_unique_address]] std::conditional_t<T::kKda, KdaShared<T>, Absent<2>> kda;
   float query_sum[T::kQueries], key_sum[T::kQueries];  // int8: sums of the operands
   uint64_t barrier;
 };
@@ -397,8 +404,11 @@ class StepBlock {
   }
   __device__ uint4 weights_of(int m) const {
     const int head = head_of(set_of(m));
-    if constexpr (!T::kShare) return weigh(base_, head);
-    return s_.weights[head][T::kSingle ? 0 : parity(base_)][threadIdx.x % 32];
+    if constexpr (T::kShare) {
+      return s_.weights[head][T::kSingle ? 0 : parity(base_)][threadIdx.x % 32];
+    } else {
+      return weigh(base_, head);
+    }
   }
 
   static constexpr int kPieces = T::kKeyDim / 8;      // of a vector, eight elements
@@ -535,7 +545,8 @@ class StepBlock {
       }
     } else if (position >= start_ && position < from) {  // of an earlier sub-window
       const float2 kept = s_.gates[h][p][slot];
-      gate = T::kMamba ? kept.y : s_.log_alpha[h][p][slot];
+      gate = kept.y;
+      if constexpr (!T::kMamba) gate = s_.log_alpha[h][p][slot];
       beta = kept.y;
     }
     double sum = T::kMamba ? static_cast<double>(rate) * gate : static_cast<double>(gate);

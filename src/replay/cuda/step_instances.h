@@ -21,6 +21,7 @@ struct StepInstance {
 // the first is taken.
 std::span<const StepInstance> gdn_instances();
 std::span<const StepInstance> mamba2_instances();
+std::span<const StepInstance> mamba2_more_instances();
 std::span<const StepInstance> kda_instances();
 
 }  // namespace replayssm::cuda
