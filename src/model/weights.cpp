@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
+#include "model/fp8.h"
 
 namespace replayssm {
 namespace {
@@ -18,28 +19,59 @@ DType dtype_of(const TensorView& tensor) {
       return DType::kBF16;
     default:
       fail(tensor.path, ": tensor '", tensor.name, "' is ", file_dtype_name(tensor.dtype),
-           "; weights must be F32, F16 or BF16");
+           "; weights must be F32, F16, BF16 or, matrices of layers, F8_E4M3 with scales");
   }
 }
+
+// A tensor as a matrix whose elements are aligned: a file's header may leave them at any byte.
+class StoredMatrix {
+ public:
+  // The tensor's elements in [rows, cols], whatever its own shape.
+  StoredMatrix(const TensorView& tensor, int64_t rows, int64_t cols)
+      : matrix_{tensor.data, dtype_of(tensor), rows, cols, cols} {
+    const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+    if (address % static_cast<uintptr_t>(dtype_bytes(matrix_.dtype)) != 0) {
+      copy_ = Buffer(static_cast<size_t>(tensor.bytes));
+      std::memcpy(copy_.data(), tensor.data, static_cast<size_t>(tensor.bytes));
+      matrix_.data = copy_.data();
+    }
+  }
+  StoredMatrix(const Fp8Matrix& fp8, DType to)
+      : copy_(static_cast<size_t>(fp8.rows() * fp8.cols() * dtype_bytes(to))),
+        matrix_{copy_.data(), to, fp8.rows(), fp8.cols(), fp8.cols()} {
+    widen_fp8(fp8, to, copy_.data());
+  }
+  ops::ConstMatrix get() const { return matrix_; }
+
+ private:
+  Buffer copy_;
+  ops::ConstMatrix matrix_;
+};
 
 // Hands out each tensor once, shape and type checked.
 class Taker {
  public:
-  explicit Taker(const TensorFiles& files) : files_(files) {}
+  // FP8 weights are widened to `fp8_to`, fp32 or bf16.
+  Taker(const TensorFiles& files, DType fp8_to) : files_(files), fp8_to_(fp8_to) {}
 
   const TensorView& take(const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorView& tensor = files_.at(name);
-    if (tensor.shape != shape) {
-      TensorView expected;
-      expected.shape = shape;
-      fail(tensor.path, ": tensor '", name, "' has shape ", tensor.shape_text(),
-           ", config.json needs ", expected.shape_text());
-    }
+    const TensorView& tensor = find(name, shape);
     dtype_of(tensor);
-    if (!taken_.insert(&tensor).second) {
-      fail(tensor.path, ": tensor '", name, "' would be used twice");
-    }
+    mark(tensor);
+    n_parameters_ += tensor.n_elements();
     return tensor;
+  }
+
+  // A matrix of any stored type, aligned.
+  StoredMatrix matrix(const std::string& name, int64_t rows, int64_t cols) {
+    if (files_.at(name).dtype != FileDType::kF8E4M3) {
+      return StoredMatrix(take(name, {rows, cols}), rows, cols);
+    }
+    const Fp8Matrix fp8 = read_fp8(files_, find(name, {rows, cols}));
+    mark(*fp8.values);
+    for (const TensorView* scales : fp8.beside) mark(*scales);
+    n_parameters_ += rows * cols;
+    return StoredMatrix(fp8, fp8_to_);
   }
 
   bool has(const std::string& name) const { return files_.find(name) != nullptr; }
@@ -65,18 +97,17 @@ class Taker {
     return out;
   }
 
-  int64_t n_elements() const {
-    int64_t n = 0;
-    for (const TensorView* tensor : taken_) n += tensor->n_elements();
-    return n;
-  }
+  // Of what was taken, without scales.
+  int64_t n_parameters() const { return n_parameters_; }
 
-  // Tensors that nobody took must begin with one of the prefixes.
+  // Tensors that nobody took must begin with one of the prefixes, or scale an FP8 KV cache, which
+  // is not run.
   std::vector<std::string> skipped(const std::vector<std::string>& prefixes) const {
     std::vector<std::string> out;
     for (const auto& tensor : files_.tensors()) {
       if (taken_.contains(&tensor)) continue;
-      bool known = false;
+      bool known =
+          tensor.name.ends_with("k_proj.k_scale") || tensor.name.ends_with("v_proj.v_scale");
       for (const auto& prefix : prefixes) known = known || tensor.name.starts_with(prefix);
       if (!known) {
         fail(tensor.path, ": tensor '", tensor.name, "' has no place in the model of config.json");
@@ -87,42 +118,35 @@ class Taker {
   }
 
  private:
-  const TensorFiles& files_;
-  std::unordered_set<const TensorView*> taken_;
-};
-
-// A tensor as a matrix whose elements are aligned: a file's header may leave them at any byte.
-class AlignedMatrix {
- public:
-  // The tensor's elements in [rows, cols], whatever its own shape.
-  AlignedMatrix(const TensorView& tensor, int64_t rows, int64_t cols)
-      : matrix_{tensor.data, dtype_of(tensor), rows, cols, cols} {
-    const auto address = reinterpret_cast<uintptr_t>(tensor.data);
-    if (address % static_cast<uintptr_t>(dtype_bytes(matrix_.dtype)) != 0) {
-      copy_ = Buffer(static_cast<size_t>(tensor.bytes));
-      std::memcpy(copy_.data(), tensor.data, static_cast<size_t>(tensor.bytes));
-      matrix_.data = copy_.data();
+  const TensorView& find(const std::string& name, const std::vector<int64_t>& shape) const {
+    const TensorView& tensor = files_.at(name);
+    if (tensor.shape != shape) {
+      TensorView expected;
+      expected.shape = shape;
+      fail(tensor.path, ": tensor '", name, "' has shape ", tensor.shape_text(),
+           ", config.json needs ", expected.shape_text());
     }
+    return tensor;
   }
-  ops::ConstMatrix get() const { return matrix_; }
+  void mark(const TensorView& tensor) {
+    if (taken_.insert(&tensor).second) return;
+    fail(tensor.path, ": tensor '", tensor.name, "' would be used twice");
+  }
 
- private:
-  Buffer copy_;
-  ops::ConstMatrix matrix_;
+  const TensorFiles& files_;
+  DType fp8_to_;
+  std::unordered_set<const TensorView*> taken_;
+  int64_t n_parameters_ = 0;
 };
-
-AlignedMatrix take_matrix(Taker& taker, const std::string& name, int64_t rows, int64_t cols) {
-  return AlignedMatrix(taker.take(name, {rows, cols}), rows, cols);
-}
 
 ops::Linear take_linear(Taker& taker, const std::string& name, int64_t n_out, int64_t n_in) {
-  return ops::Linear::pack(take_matrix(taker, name, n_out, n_in).get());
+  return ops::Linear::pack(taker.matrix(name, n_out, n_in).get());
 }
 
 Mamba2Weights load(const Mamba2Spec& spec, const Mamba2Names& names, int64_t hidden, Taker& taker) {
   const int64_t zx = spec.inner() + spec.conv_channels(), heads = spec.n_heads;
   Mamba2Weights out;
-  const AlignedMatrix in = take_matrix(taker, names.in_proj, zx + heads, hidden);
+  const StoredMatrix in = taker.matrix(names.in_proj, zx + heads, hidden);
   out.in_zx = ops::Linear::pack(in.get().slice_rows(0, zx));
   out.in_dt = ops::Linear::pack(in.get().slice_rows(zx, heads));
   out.conv_weight = taker.conv_weight(names.conv_weight, spec.conv_channels(), spec.conv_width);
@@ -153,20 +177,20 @@ void load_inputs(const GdnSpec& spec, const GdnNames& names, int64_t hidden, Tak
   const int64_t heads = spec.n_value_heads, share = heads / spec.n_key_heads;
   if (!names.in_proj_qkvz.empty()) {
     const int64_t qkvz_rows = spec.conv_channels() + spec.value_size();
-    const AlignedMatrix qkvz = take_matrix(taker, names.in_proj_qkvz, qkvz_rows, hidden);
-    const AlignedMatrix ba = take_matrix(taker, names.in_proj_ba, 2 * heads, hidden);
+    const StoredMatrix qkvz = taker.matrix(names.in_proj_qkvz, qkvz_rows, hidden);
+    const StoredMatrix ba = taker.matrix(names.in_proj_ba, 2 * heads, hidden);
     const int64_t values = share * spec.value_dim;
     out.in_qkvz = ops::Linear::pack(
         ungrouped(qkvz.get(), spec.n_key_heads, {spec.key_dim, spec.key_dim, values, values}));
     out.in_ba = ops::Linear::pack(ungrouped(ba.get(), spec.n_key_heads, {share, share}));
     return;
   }
-  const AlignedMatrix qkv = take_matrix(taker, names.in_proj_qkv, spec.conv_channels(), hidden);
-  const AlignedMatrix z = take_matrix(taker, names.in_proj_z, spec.value_size(), hidden);
+  const StoredMatrix qkv = taker.matrix(names.in_proj_qkv, spec.conv_channels(), hidden);
+  const StoredMatrix z = taker.matrix(names.in_proj_z, spec.value_size(), hidden);
   const ops::ConstMatrix qkvz[] = {qkv.get(), z.get()};
   out.in_qkvz = ops::Linear::pack(qkvz);
-  const AlignedMatrix b = take_matrix(taker, names.in_proj_b, heads, hidden);
-  const AlignedMatrix a = take_matrix(taker, names.in_proj_a, heads, hidden);
+  const StoredMatrix b = taker.matrix(names.in_proj_b, heads, hidden);
+  const StoredMatrix a = taker.matrix(names.in_proj_a, heads, hidden);
   const ops::ConstMatrix ba[] = {b.get(), a.get()};
   out.in_ba = ops::Linear::pack(ba);
 }
@@ -187,9 +211,9 @@ AttentionWeights load(const AttentionSpec& spec, const AttentionNames& names, in
                       Taker& taker) {
   AttentionWeights out;
   const int64_t q_rows = spec.q_size() * (spec.output_gate ? 2 : 1);
-  const AlignedMatrix q = take_matrix(taker, names.q_proj, q_rows, hidden);
-  const AlignedMatrix k = take_matrix(taker, names.k_proj, spec.kv_size(), hidden);
-  const AlignedMatrix v = take_matrix(taker, names.v_proj, spec.kv_size(), hidden);
+  const StoredMatrix q = taker.matrix(names.q_proj, q_rows, hidden);
+  const StoredMatrix k = taker.matrix(names.k_proj, spec.kv_size(), hidden);
+  const StoredMatrix v = taker.matrix(names.v_proj, spec.kv_size(), hidden);
   const ops::ConstMatrix qkv[] = {q.get(), k.get(), v.get()};
   out.in_qkv = ops::Linear::pack(qkv);
   if (spec.qk_norm) {
@@ -202,9 +226,9 @@ AttentionWeights load(const AttentionSpec& spec, const AttentionNames& names, in
 
 MlpWeights load(const MlpSpec& spec, const MlpNames& names, int64_t width, Taker& taker) {
   MlpWeights out;
-  const AlignedMatrix up = take_matrix(taker, names.up_proj, spec.ff, width);
+  const StoredMatrix up = taker.matrix(names.up_proj, spec.ff, width);
   if (spec.kind == MlpKind::kGatedSilu) {
-    const AlignedMatrix gate = take_matrix(taker, names.gate_proj, spec.ff, width);
+    const StoredMatrix gate = taker.matrix(names.gate_proj, spec.ff, width);
     const ops::ConstMatrix parts[] = {gate.get(), up.get()};
     out.in = ops::Linear::pack(parts);
   } else {
@@ -227,8 +251,8 @@ std::vector<MlpWeights> load_experts(const MoeSpec& spec, const MoeNames& names,
     return out;
   }
   const int64_t rows = spec.kind == MlpKind::kGatedSilu ? 2 * spec.ff : spec.ff;
-  const AlignedMatrix in(taker.take(names.fused_in, {n, rows, width}), n * rows, width);
-  const AlignedMatrix down(taker.take(names.fused_down, {n, width, spec.ff}), n * width, spec.ff);
+  const StoredMatrix in(taker.take(names.fused_in, {n, rows, width}), n * rows, width);
+  const StoredMatrix down(taker.take(names.fused_down, {n, width, spec.ff}), n * width, spec.ff);
   for (int64_t e = 0; e < n; ++e) {
     out.push_back({ops::Linear::pack(in.get().slice_rows(e * rows, rows)),
                    ops::Linear::pack(down.get().slice_rows(e * width, width))});
@@ -238,9 +262,9 @@ std::vector<MlpWeights> load_experts(const MoeSpec& spec, const MoeNames& names,
 
 MoeWeights load(const MoeSpec& spec, const MoeNames& names, int64_t hidden, Taker& taker) {
   MoeWeights out;
-  const AlignedMatrix router = take_matrix(taker, names.router, spec.n_experts, hidden);
+  const StoredMatrix router = taker.matrix(names.router, spec.n_experts, hidden);
   if (spec.shared_gate) {
-    const AlignedMatrix gate = take_matrix(taker, names.shared_gate, 1, hidden);
+    const StoredMatrix gate = taker.matrix(names.shared_gate, 1, hidden);
     const ops::ConstMatrix parts[] = {router.get(), gate.get()};
     out.router = ops::Linear::pack(parts);
   } else {
@@ -298,7 +322,7 @@ void load_tables(const ModelDescription& model, const TensorFiles& files, Taker&
   out.embedding_dtype = dtype_of(embedding);
   if (spec.tied) {
     check_tied_head(model, files, taker, embedding);
-    out.head = ops::Linear::pack(AlignedMatrix(embedding, spec.vocab, spec.hidden).get());
+    out.head = ops::Linear::pack(StoredMatrix(embedding, spec.vocab, spec.hidden).get());
     return;
   }
   if (files.find(model.names.lm_head) == nullptr) {
@@ -347,7 +371,8 @@ size_t ModelWeights::bytes() const {
 }
 
 ModelWeights load_weights(const ModelDescription& model, const TensorFiles& files) {
-  Taker taker(files);
+  const DType stored = stored_dtype(model, files);
+  Taker taker(files, stored == DType::kBF16 ? DType::kBF16 : DType::kF32);
   ModelWeights out;
   load_tables(model, files, taker, out);
   out.final_norm = taker.vector(model.names.final_norm, {model.spec.hidden});
@@ -358,7 +383,7 @@ ModelWeights load_weights(const ModelDescription& model, const TensorFiles& file
                                   model.spec.hidden, taker));
     }
   }
-  out.n_parameters = taker.n_elements();
+  out.n_parameters = taker.n_parameters();
   out.skipped = taker.skipped(model.names.skipped_prefixes);
   return out;
 }

@@ -198,6 +198,22 @@ TEST(DemoLogits, MatchTransformers) {
   }
 }
 
+// FP8 weights: the oracle computed on value * scale, rounded to bf16, as the engine widens them.
+TEST(Fp8Logits, MatchTransformers) {
+  for (const char* name : {"qwen3_5_fp8", "nemotron_h_fp8"}) {
+    ModelOptions options;
+    options.activation = options.checkpoint = options.ring = DType::kF32;
+    Engine engine(fixture(name), options);
+    for (const int length : kLengths) {
+      const Golden golden = read_golden(fixture(name) + "/golden.safetensors", length);
+      const auto prefill = engine.logits(golden.ids, 1000, 1);
+      EXPECT_LE(relative_error(prefill, golden.logits), 2e-4) << name;
+      EXPECT_EQ(engine.logits(golden.ids, 0, 1), prefill) << name;
+      EXPECT_EQ(engine.logits(golden.ids, 17, 5), prefill) << name;
+    }
+  }
+}
+
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   constexpr const char* kIsas[] = {"portable", "avx2", "avx512"};
   return concat(info.param.fixture, "_B", info.param.interval, "_",

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 
+#include "edited_model.h"
 #include "engine.h"
 #include "model/parameters.h"
 #include "testing.h"
@@ -13,38 +14,6 @@ namespace {
 std::shared_ptr<const Model> load(const std::string& folder, ModelOptions options = {}) {
   return Model::load(folder, options);
 }
-
-// A fixture whose tensors can be changed before it is written to a folder of its own.
-class EditedModel {
- public:
-  explicit EditedModel(const std::string& name) : source_(TensorFiles::open_folder(fixture(name))) {
-    for (const auto& view : source_.tensors()) {
-      tensors_[view.name] = {view.name, view.dtype, view.shape, view.data};
-    }
-    config_ = read_text(fixture(name) + "/config.json");
-  }
-
-  std::map<std::string, TensorToWrite>& tensors() { return tensors_; }
-  std::string& config() { return config_; }
-
-  const std::string& write() {
-    std::vector<TensorToWrite> list;
-    for (const auto& [name, tensor] : tensors_) list.push_back(tensor);
-    write_safetensors(folder_.file("model.safetensors"), list);
-    write_text(folder_.file("config.json"), config_);
-    return folder_.path();
-  }
-  void expect_refused(std::initializer_list<std::string> parts) {
-    const std::string& folder = write();
-    expect_refusal(parts, [&] { load(folder); });
-  }
-
- private:
-  TensorFiles source_;
-  std::map<std::string, TensorToWrite> tensors_;
-  std::string config_;
-  TempFolder folder_;
-};
 
 std::vector<float> all_logits(const std::string& folder, const ModelOptions& options) {
   Engine engine(folder, options);
@@ -182,7 +151,7 @@ TEST(Load, TypesFollowTheFile) {
 TEST(Load, ParametersAreThoseOfTheSpec) {
   for (const char* name :
        {"qwen3_5_tied", "qwen3_5_vlm", "nemotron_h_types", "qwen3_5_moe", "qwen3_5_moe_fused",
-        "qwen3_next", "nemotron_h_moe", "nemotron_h_latent"}) {
+        "qwen3_next", "nemotron_h_moe", "nemotron_h_latent", "qwen3_5_fp8", "nemotron_h_fp8"}) {
     const auto model = load(fixture(name));
     EXPECT_EQ(count_parameters(model->spec()).total, model->weights().n_parameters) << name;
   }
