@@ -1,0 +1,587 @@
+// The tensor cores' kernel: one block of query rows of one kv head against the tiles of its cache.
+//
+// Query row r of a block is head r % group of token r / group. A tile is 64 positions: first the
+// scores of all rows, the positions divided among the warps; then, once the rows' maxima went
+// through shared memory, the weights; then the weighted v, the columns divided among the warps.
+// Tiles of a segment run in order by online softmax; segments are folded in order. No sum depends
+// on how many rows a block has, or on how many warps share it.
+//
+// k and v come by bulk copies into a ring of three half-tiles, k and v in turn: while one is used
+// the next two are on their way.
+#include "ops/cuda/attention_fold.cuh"
+#include "ops/cuda/attention_kernels_cuda.h"
+#include "ops/cuda/device.cuh"
+#include "ops/cuda/kv_layout.cuh"
+
+namespace replayssm::ops::cuda {
+namespace {
+
+using replayssm::cuda::barrier_expect;
+using replayssm::cuda::barrier_fence;
+using replayssm::cuda::barrier_init;
+using replayssm::cuda::barrier_wait;
+using replayssm::cuda::bf16_is_bad;
+using replayssm::cuda::bulk_copy;
+using replayssm::cuda::load_matrices;
+using replayssm::cuda::load_matrices_transposed;
+using replayssm::cuda::mma_bf16;
+using replayssm::cuda::shared_address;
+
+constexpr int kTilePositions = 64;
+constexpr int kTilePages = kTilePositions / kKvPage;
+constexpr int kSegmentTiles = kKvSegment / kTilePositions;
+static_assert(kKvSegment / kKvPage == 32, "a lane a page of a segment");
+
+template <int kDimension, int kRowTiles, int kWarpCount>
+struct Traits {
+  static constexpr int kDim = kDimension;
+  static constexpr int kM = kRowTiles;  // of 16 rows
+  static constexpr int kRows = 16 * kM;
+  static constexpr int kWarps = kWarpCount;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kS = kTilePositions / 8 / kWarps;    // of 8 positions, a warp's
+  static constexpr int kV = kDim / 8 / kWarps;              // of 8 columns, a warp's
+  static constexpr int kWeightStride = kTilePositions + 8;  // keeps rows off one another's banks
+};
+
+template <typename T>
+struct Shared {
+  __nv_bfloat16 unit[3][kTilePositions * T::kDim];
+  __nv_bfloat16 query[T::kRows * T::kDim];
+  __nv_bfloat16 weight[T::kRows * T::kWeightStride];
+  float most[T::kWarps][T::kRows];
+  float sum[kTilePositions / 8][T::kRows];
+  uint64_t barrier[3];
+};
+
+// Blocks of a multiprocessor, by shared memory; four leave a thread of four warps 128 registers.
+template <typename T>
+constexpr int blocks_of() {
+  constexpr int kMemory = 227 * 1024, kReserved = 1024;
+  return std::min(16 / T::kWarps, kMemory / (static_cast<int>(sizeof(Shared<T>)) + kReserved));
+}
+
+// (maximum, sum, weighted v) of the rows that a thread holds: rows lane / 4 and that + 8 of each of
+// kM tiles, columns 2 (lane % 4) and the next of each of kV.
+template <typename T>
+struct Part {
+  float most[T::kM][2];
+  float sum[T::kM][2];
+  float value[T::kM][T::kV][4];
+
+  __device__ void clear() {
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+      most[m][0] = most[m][1] = -INFINITY;
+      sum[m][0] = sum[m][1] = 0.0f;
+#pragma unroll
+      for (int v = 0; v < T::kV; ++v) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) value[m][v][i] = 0.0f;
+      }
+    }
+  }
+
+  __device__ void fold(const Part& next) {
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const Fold fold(most[m][h], next.most[m][h]);
+        most[m][h] = fold.most;
+        sum[m][h] = fold(sum[m][h], next.sum[m][h]);
+#pragma unroll
+        for (int v = 0; v < T::kV; ++v) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            value[m][v][2 * h + i] = fold(value[m][v][2 * h + i], next.value[m][v][2 * h + i]);
+          }
+        }
+      }
+    }
+  }
+};
+
+// Byte offset of a 16-byte chunk of a row of `dim` elements, permuted as pages are.
+template <int kDim>
+__device__ __forceinline__ uint32_t chunk_at(int row, int chunk) {
+  return static_cast<uint32_t>(row * kDim * 2 + (chunk ^ (row & 7)) * 16);
+}
+
+template <typename T>
+class Block {
+ public:
+  __device__ Block(const AttentionParams& params, Shared<T>& shared)
+      : params_(params),
+        shared_(shared),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ void run() {
+    if (!place()) return;
+    load_queries();
+    if (threadIdx.x == 0) {
+      for (uint64_t& barrier : shared_.barrier) barrier_init(&barrier, 1);
+      barrier_fence();
+    }
+    __syncthreads();
+    if (warp_ == 0) {
+      fetch_pages(first_tile_ / kSegmentTiles);
+      fetch_unit(0);
+      fetch_unit(1);
+      fetch_unit(2);
+    }
+    Part<T> total;
+    Part<T> part;
+    part.clear();
+    for (int tile = first_tile_; tile < end_tile_; ++tile) {
+      attend(tile, part);
+      const bool last = tile + 1 == end_tile_;
+      if (!last && (tile + 1) % kSegmentTiles != 0) continue;
+      if (params_.parts != nullptr) {
+        write_part(part);
+        return;
+      }
+      if (tile < kSegmentTiles) {
+        total = part;
+      } else {
+        total.fold(part);
+      }
+      part.clear();
+    }
+    write_out(total);
+  }
+
+ private:
+  // Which rows, head and tiles are this block's; false if none.
+  __device__ bool place() {
+    const AttentionRowsCuda& rows = params_.rows;
+    int64_t i = blockIdx.x;
+    const int64_t block = params_.n_blocks - 1 - i % params_.n_blocks;  // the longest first
+    i /= params_.n_blocks;
+    head_ = static_cast<int>(i % params_.kv.n_kv_heads);
+    i /= params_.kv.n_kv_heads;
+    segment_ = static_cast<int>(i % params_.n_splits);
+    const int64_t row = i / params_.n_splits;
+    n_tokens_ = rows.n_tokens[row];
+    first_row_ = static_cast<int>(block) * T::kRows;
+    const int first = first_row_ / params_.group;
+    if (first >= n_tokens_) return false;
+    const int last = min((first_row_ + T::kRows - 1) / params_.group, n_tokens_ - 1);
+    start_ = static_cast<int>(rows.start[row]);
+    token_ = rows.token[row];
+    first_position_ = start_ + first;
+    last_position_ = start_ + last;
+    pages_ = rows.pages + row * rows.pages_stride;
+    const int tiles = last_position_ / kTilePositions + 1;
+    first_tile_ = 0;
+    end_tile_ = tiles;
+    if (params_.parts != nullptr) {
+      first_tile_ = segment_ * kSegmentTiles;
+      end_tile_ = min(tiles, first_tile_ + kSegmentTiles);
+    }
+    return first_tile_ < end_tile_;
+  }
+
+  // Token of a row of the block, or n_tokens_ and more.
+  __device__ int token_of(int row) const { return (first_row_ + row) / params_.group; }
+  __device__ int head_of(int row) const {
+    return head_ * params_.group + (first_row_ + row) % params_.group;
+  }
+  // The row's position; below all if there is no such row.
+  __device__ int position_of(int row) const {
+    const int token = token_of(row);
+    return token < n_tokens_ ? start_ + token : -1;
+  }
+
+  __device__ void load_queries() {
+    constexpr int kChunks = T::kDim / 8;
+    const ConstHeads& q = params_.q;
+    for (int i = threadIdx.x; i < T::kRows * kChunks; i += T::kThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const int token = token_of(row);
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if (token < n_tokens_) {
+        const auto* p = static_cast<const __nv_bfloat16*>(q.data) +
+                        (token_ + token) * q.token_stride + head_of(row) * q.head_stride +
+                        chunk * 8;
+        if (params_.pieces) {
+          x = *reinterpret_cast<const uint4*>(p);
+        } else {
+          const auto* bits = reinterpret_cast<const uint16_t*>(p);
+          x.x = bits[0] | uint32_t{bits[1]} << 16, x.y = bits[2] | uint32_t{bits[3]} << 16;
+          x.z = bits[4] | uint32_t{bits[5]} << 16, x.w = bits[6] | uint32_t{bits[7]} << 16;
+        }
+      }
+      *reinterpret_cast<uint4*>(reinterpret_cast<char*>(shared_.query) +
+                                chunk_at<T::kDim>(row, chunk)) = x;
+    }
+  }
+
+  // Warp 0: a lane holds a page of the segment that is being fetched and one of the next.
+  __device__ int32_t page_of(int segment) const {
+    const int i = segment * 32 + lane_;
+    return i <= last_position_ / kKvPage ? pages_[i] : -1;
+  }
+  __device__ void fetch_pages(int segment) {
+    pages_segment_ = segment;
+    page_ = page_of(segment);
+    next_page_ = page_of(segment + 1);
+  }
+
+  // Warp 0: begins the copy of unit u: k (even) or v (odd) of tile first_tile_ + u / 2.
+  __device__ void fetch_unit(int u) {
+    const int tile = first_tile_ + u / 2;
+    if (tile >= end_tile_) return;
+    if (tile / kSegmentTiles != pages_segment_) {
+      pages_segment_ = tile / kSegmentTiles;
+      page_ = next_page_;
+      next_page_ = page_of(pages_segment_ + 1);
+    }
+    constexpr uint32_t kBytes = kKvPage * T::kDim * 2;
+    const int first = tile * kTilePages;
+    const int n = min(kTilePages, last_position_ / kKvPage + 1 - first);
+    uint64_t* const barrier = &shared_.barrier[u % 3];
+    const int32_t page = __shfl_sync(~0u, page_, first % 32 + lane_ % kTilePages);
+    if (lane_ == 0) barrier_expect(barrier, static_cast<uint32_t>(n) * kBytes);
+    __syncwarp();
+    if (lane_ < n) {
+      const char* from = u % 2 == 0 ? params_.kv.keys(page, head_) : params_.kv.values(page, head_);
+      bulk_copy(&shared_.unit[u % 3][lane_ * kKvPage * T::kDim], from, kBytes, barrier);
+    }
+  }
+  __device__ void wait_unit(int u) {
+    barrier_wait(&shared_.barrier[u % 3], static_cast<uint32_t>(u / 3) & 1);
+  }
+
+  __device__ void attend(int tile, Part<T>& part) {
+    const int unit = 2 * (tile - first_tile_);
+    const int base = tile * kTilePositions;
+    if (unit > 0) {
+      __syncthreads();  // v of the tile before has been read
+      if (warp_ == 0) fetch_unit(unit + 2);
+    }
+    wait_unit(unit);
+    float score[T::kM][T::kS][4];
+    scores(unit, score);
+    const bool masked = base + kTilePositions - 1 > first_position_;
+    scale(base, masked, score);
+    __syncthreads();  // k has been read; the maxima are there
+    if (warp_ == 0) fetch_unit(unit + 3);
+    float shrink[T::kM][2];
+    weigh(score, part, shrink);
+    wait_unit(unit + 1);
+    bool bad = false;
+    if (masked) {
+      if (base + kTilePositions - 1 > last_position_) clear_beyond(unit + 1, base);
+      bad = later_values_are_bad(unit + 1, base);
+    }
+    const bool apart = __syncthreads_or(bad) != 0;  // the weights are there
+    add_up(part, shrink);
+    if (apart) {
+      add_values<true>(unit + 1, base, part, shrink);
+    } else {
+      add_values<false>(unit + 1, base, part, shrink);
+    }
+  }
+
+  // Scores of this warp's positions.
+  __device__ void scores(int unit, float score[T::kM][T::kS][4]) {
+    const uint32_t query = shared_address(shared_.query);
+    const uint32_t keys = shared_address(shared_.unit[unit % 3]);
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+#pragma unroll
+      for (int s = 0; s < T::kS; ++s) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[m][s][i] = 0.0f;
+      }
+    }
+#pragma unroll 4
+    for (int k = 0; k < T::kDim / 32; ++k) {
+      uint32_t b[T::kS][4];
+#pragma unroll
+      for (int s = 0; s < T::kS; ++s) {
+        const int position = (warp_ * T::kS + s) * 8 + lane_ % 8;
+        load_matrices(b[s], keys + chunk_at<T::kDim>(position, 4 * k + lane_ / 8));
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int m = 0; m < T::kM; ++m) {
+          uint32_t a[4];
+          const int row = m * 16 + lane_ % 16;
+          load_matrices(a, query + chunk_at<T::kDim>(row, 4 * k + 2 * half + lane_ / 16));
+#pragma unroll
+          for (int s = 0; s < T::kS; ++s) {
+            mma_bf16(score[m][s], a[0], a[1], a[2], a[3], b[s][2 * half], b[s][2 * half + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Scores in powers of two, -inf where a row must not see; the warp's maxima go to shared memory.
+  __device__ void scale(int base, bool masked, float score[T::kM][T::kS][4]) {
+    const int column = base + warp_ * T::kS * 8 + 2 * (lane_ % 4);
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = m * 16 + 8 * h + lane_ / 4;
+        const int position = masked ? position_of(row) : 0;
+        float most = -INFINITY;
+#pragma unroll
+        for (int s = 0; s < T::kS; ++s) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            float& x = score[m][s][2 * h + i];
+            x *= params_.scale_log2;
+            if (masked && column + 8 * s + i > position) x = -INFINITY;
+            most = fmaxf(most, x);
+          }
+        }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        if (lane_ % 4 == 0) shared_.most[warp_][row] = most;
+      }
+    }
+  }
+
+  // New maxima; the weights and their sums over eight positions go to shared memory. shrink: what
+  // all that was summed before is multiplied by.
+  __device__ void weigh(float score[T::kM][T::kS][4], Part<T>& part, float shrink[T::kM][2]) {
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = m * 16 + 8 * h + lane_ / 4;
+        float most = part.most[m][h];
+#pragma unroll
+        for (int w = 0; w < T::kWarps; ++w) most = fmaxf(most, shared_.most[w][row]);
+        const float from = most == -INFINITY ? 0.0f : most;
+        shrink[m][h] = exp2_fast(part.most[m][h] - from);
+        part.most[m][h] = most;
+#pragma unroll
+        for (int s = 0; s < T::kS; ++s) {
+          const float x = exp2_fast(score[m][s][2 * h] - from);
+          const float y = exp2_fast(score[m][s][2 * h + 1] - from);
+          const int tile = warp_ * T::kS + s;
+          *reinterpret_cast<uint32_t*>(
+              &shared_.weight[row * T::kWeightStride + tile * 8 + 2 * (lane_ % 4)]) =
+              pack_bf16(x, y);
+          float sum = x + y;
+          sum += __shfl_xor_sync(~0u, sum, 1);
+          sum += __shfl_xor_sync(~0u, sum, 2);
+          if (lane_ % 4 == 0) shared_.sum[tile][row] = sum;
+        }
+      }
+    }
+  }
+
+  __device__ void add_up(Part<T>& part, const float shrink[T::kM][2]) {
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = m * 16 + 8 * h + lane_ / 4;
+        float x[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = shared_.sum[i][row];
+        const float sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+        part.sum[m][h] = __fmaf_rn(part.sum[m][h], shrink[m][h], sum);
+      }
+    }
+  }
+
+  // Positions that no row sees: nothing is known of their v, and weights of zero would not keep a
+  // NaN away.
+  __device__ void clear_beyond(int unit, int base) {
+    constexpr int kChunks = T::kDim / 8;
+    const int first = last_position_ + 1 - base;
+    uint4* const values = reinterpret_cast<uint4*>(shared_.unit[unit % 3]);
+    for (int i = first * kChunks + threadIdx.x; i < kTilePositions * kChunks; i += T::kThreads) {
+      values[i] = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // True if a thread finds v infinite or NaN at a position that some rows see and some do not.
+  __device__ bool later_values_are_bad(int unit, int base) const {
+    constexpr int kChunks = T::kDim / 8;
+    const int first = max(first_position_ + 1 - base, 0);
+    const int end = min(last_position_ + 1 - base, kTilePositions);
+    const uint4* const values = reinterpret_cast<const uint4*>(shared_.unit[unit % 3]);
+    bool bad = false;
+    for (int i = first * kChunks + threadIdx.x; i < end * kChunks; i += T::kThreads) {
+      const uint4 x = values[i];
+      bad = bad || bf16_is_bad(x.x) || bf16_is_bad(x.y) || bf16_is_bad(x.z) || bf16_is_bad(x.w);
+    }
+    return bad;
+  }
+
+  // value = value * shrink + weights v. kApart: v is bad at a position that not all rows see; a
+  // product is taken for each token of a lane's rows with what it must not see left out.
+  template <bool kApart>
+  __device__ void add_values(int unit, int base, Part<T>& part, const float shrink[T::kM][2]) {
+    const uint32_t weights = shared_address(shared_.weight);
+    const uint32_t values = shared_address(shared_.unit[unit % 3]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t a[T::kM][2][4];
+#pragma unroll
+      for (int m = 0; m < T::kM; ++m) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int row = m * 16 + lane_ % 16, chunk = 4 * half + 2 * k + lane_ / 16;
+          load_matrices(a[m][k], weights + static_cast<uint32_t>(row * T::kWeightStride * 2) +
+                                     static_cast<uint32_t>(chunk * 16));
+        }
+      }
+#pragma unroll
+      for (int v = 0; v < T::kV; ++v) {
+        uint32_t b[4];
+        load_matrices_transposed(b,
+                                 values + chunk_at<T::kDim>(32 * half + lane_, warp_ * T::kV + v));
+#pragma unroll
+        for (int m = 0; m < T::kM; ++m) {
+          float* const value = part.value[m][v];
+          if (half == 0) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) value[i] *= shrink[m][i / 2];
+          }
+          if constexpr (kApart) {
+            add_apart(m, base + 32 * half, a[m], b, value);
+          } else {
+            multiply(value, a[m], b[0], b[1], b[2], b[3]);
+          }
+        }
+      }
+    }
+  }
+
+  // 32 positions.
+  __device__ static void multiply(float value[4], const uint32_t a[2][4], uint32_t b0, uint32_t b1,
+                                  uint32_t b2, uint32_t b3) {
+    mma_bf16(value, a[0][0], a[0][1], a[0][2], a[0][3], b0, b1);
+    mma_bf16(value, a[1][0], a[1][1], a[1][2], a[1][3], b2, b3);
+  }
+
+  __device__ void add_apart(int m, int base, const uint32_t a[2][4], const uint32_t b[4],
+                            float value[4]) {
+    const int first = token_of(m * 16), last = min(token_of(m * 16 + 15), n_tokens_ - 1);
+    float out[4] = {value[0], value[1], value[2], value[3]};
+    for (int token = first; token <= last; ++token) {
+      float sum[4] = {value[0], value[1], value[2], value[3]};
+      // A lane's b holds positions 2 (lane % 4) and the next, and those + 8, 16 and 24.
+      const int seen = start_ + token - base - 2 * (lane_ % 4);
+      const auto keep = [&](uint32_t bits, int position) {
+        return position + 1 <= seen ? bits : position <= seen ? bits & 0xffffu : 0u;
+      };
+      multiply(sum, a, keep(b[0], 0), keep(b[1], 8), keep(b[2], 16), keep(b[3], 24));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (token_of(m * 16 + 8 * (i / 2) + lane_ / 4) == token) out[i] = sum[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) value[i] = out[i];
+  }
+
+  template <typename Body>
+  __device__ void each_row(const Body& body) const {
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = m * 16 + 8 * h + lane_ / 4;
+        const int token = token_of(row);
+        if (token < n_tokens_) body(m, h, token_ + token, head_of(row));
+      }
+    }
+  }
+  __device__ int column(int v) const { return (warp_ * T::kV + v) * 8 + 2 * (lane_ % 4); }
+
+  __device__ void write_part(const Part<T>& part) const {
+    each_row([&](int m, int h, int64_t token, int head) {
+      float* const to = params_.part(token, head, segment_);
+#pragma unroll
+      for (int v = 0; v < T::kV; ++v) {
+        *reinterpret_cast<float2*>(to + column(v)) =
+            make_float2(part.value[m][v][2 * h], part.value[m][v][2 * h + 1]);
+      }
+      if (warp_ == 0 && lane_ % 4 == 0) {
+        *reinterpret_cast<float2*>(to + T::kDim) = make_float2(part.most[m][h], part.sum[m][h]);
+      }
+    });
+  }
+
+  __device__ void write_out(const Part<T>& total) const {
+    const Heads& out = params_.out;
+    each_row([&](int m, int h, int64_t token, int head) {
+      auto* const to =
+          static_cast<__nv_bfloat16*>(out.data) + token * out.token_stride + head * out.head_stride;
+      const float factor = normaliser(total.sum[m][h]);
+#pragma unroll
+      for (int v = 0; v < T::kV; ++v) {
+        const float x = total.value[m][v][2 * h] * factor;
+        const float y = total.value[m][v][2 * h + 1] * factor;
+        if (params_.pieces) {
+          *reinterpret_cast<uint32_t*>(to + column(v)) = pack_bf16(x, y);
+        } else {
+          to[column(v)] = __float2bfloat16_rn(x);
+          to[column(v) + 1] = __float2bfloat16_rn(y);
+        }
+      }
+    });
+  }
+
+  const AttentionParams& params_;
+  Shared<T>& shared_;
+  const int warp_, lane_;
+  int head_, segment_, n_tokens_, first_row_, start_;
+  int first_position_, last_position_;
+  int first_tile_, end_tile_;
+  int64_t token_;
+  const int32_t* pages_;
+  int32_t page_, next_page_;
+  int pages_segment_;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, blocks_of<T>())
+    attention_kernel(const __grid_constant__ AttentionParams params) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  Block<T>(params, *reinterpret_cast<Shared<T>*>(memory)).run();
+}
+
+template <int kDim, int kM, int kWarps>
+constexpr AttentionInstance instance() {
+  using T = Traits<kDim, kM, kWarps>;
+  return {kDim,
+          T::kRows,
+          T::kThreads,
+          blocks_of<T>(),
+          static_cast<int>(sizeof(Shared<T>)),
+          attention_kernel<T>};
+}
+
+constexpr AttentionInstance kInstances[] = {
+    instance<64, 1, 4>(),  instance<64, 2, 4>(),  instance<64, 4, 8>(),
+    instance<128, 1, 4>(), instance<128, 2, 4>(), instance<128, 4, 8>(),
+    instance<256, 1, 4>(), instance<256, 2, 4>(), instance<256, 4, 8>(),
+};
+
+}  // namespace
+
+const AttentionInstance& attention_instance(int32_t dim, int64_t n_rows) {
+  const AttentionInstance* out = nullptr;
+  for (const AttentionInstance& x : kInstances) {
+    if (x.dim != dim) continue;
+    out = &x;
+    if (x.rows >= n_rows) break;
+  }
+  REPLAYSSM_CHECK(out != nullptr, "head dim ", dim);
+  return *out;
+}
+
+}  // namespace replayssm::ops::cuda

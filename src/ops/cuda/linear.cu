@@ -1,0 +1,142 @@
+#include "ops/cuda/device.cuh"
+#include "ops/cuda/linear_kernels_cuda.h"
+
+namespace replayssm::ops::cuda {
+namespace {
+
+struct Args {
+  const void* weight;
+  DType weight_dtype;
+  int64_t n_out, n_in;
+  const void* x;
+  DType x_dtype;
+  int64_t x_stride;
+  void* y;
+  DType y_dtype;
+  int64_t y_stride;
+  int64_t rows;
+  bool accumulate;
+};
+
+Args args_of(const LinearCuda& weight, ConstMatrix x, Matrix y, bool accumulate) {
+  return {weight.weight, weight.type == WeightType::kF32 ? DType::kF32 : DType::kBF16,
+          weight.n_out,  weight.n_in,
+          x.data,        x.dtype,
+          x.stride,      y.data,
+          y.dtype,       y.stride,
+          y.rows,        accumulate};
+}
+
+__device__ __forceinline__ void put(const Args& args, int64_t row, int64_t out, float sum) {
+  const int64_t at = row * args.y_stride + out;
+  if (args.accumulate) sum = static_cast<float*>(args.y)[at] + sum;
+  store_one(args.y, args.y_dtype, at, sum);
+}
+
+constexpr int kFewThreads = 256;
+constexpr int kStride = 32 * 8;  // elements that a warp takes at once
+
+// Read once: does not stay in the caches.
+__device__ __forceinline__ uint4 stream_16(const void* p) {
+  uint4 x;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(p));
+  return x;
+}
+
+__device__ __forceinline__ void add_products(float& sum, uint4 w, uint4 x) {
+  const uint32_t a[4] = {w.x, w.y, w.z, w.w}, b[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 p = unpack_bf16(a[i]), q = unpack_bf16(b[i]);
+    sum = __fmaf_rn(p.x, q.x, sum);
+    sum = __fmaf_rn(p.y, q.y, sum);
+  }
+}
+
+template <int kRows>
+__global__ void __launch_bounds__(kFewThreads) few_rows_kernel(const __grid_constant__ Args args) {
+  constexpr int kAhead = 4;  // loads in flight of a lane
+  const int64_t out = int64_t{blockIdx.x} * (kFewThreads / 32) + threadIdx.x / 32;
+  if (out >= args.n_out) return;
+  const int lane = threadIdx.x % 32;
+  const __nv_bfloat16* const weight =
+      static_cast<const __nv_bfloat16*>(args.weight) + out * args.n_in;
+  const __nv_bfloat16* const x = static_cast<const __nv_bfloat16*>(args.x);
+  float sum[kRows] = {};
+  int64_t i = lane * 8;
+  for (; i + (kAhead - 1) * kStride < args.n_in; i += kAhead * kStride) {
+    uint4 w[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) w[j] = stream_16(weight + i + j * kStride);
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        add_products(sum[r], w[j],
+                     *reinterpret_cast<const uint4*>(x + r * args.x_stride + i + j * kStride));
+      }
+    }
+  }
+  for (; i < args.n_in; i += kStride) {
+    const uint4 w = stream_16(weight + i);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      add_products(sum[r], w, *reinterpret_cast<const uint4*>(x + r * args.x_stride + i));
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const float total = warp_sum(sum[r]);
+    if (lane == r) put(args, r, out, total);
+  }
+}
+
+constexpr int kTile = 16;
+
+__global__ void __launch_bounds__(kTile* kTile) plain_kernel(const __grid_constant__ Args args) {
+  __shared__ float w[kTile][kTile + 1], x[kTile][kTile + 1];
+  const int tx = threadIdx.x % kTile, ty = threadIdx.x / kTile;
+  const int64_t out = int64_t{blockIdx.x} * kTile + tx, row = int64_t{blockIdx.y} * kTile + ty;
+  const int64_t load_out = int64_t{blockIdx.x} * kTile + ty;
+  float sum = 0.0f;
+  for (int64_t first = 0; first < args.n_in; first += kTile) {
+    const int64_t i = first + tx;
+    const bool inside = i < args.n_in;
+    w[ty][tx] = inside && load_out < args.n_out
+                    ? load_one(args.weight, args.weight_dtype, load_out * args.n_in + i)
+                    : 0.0f;
+    x[ty][tx] =
+        inside && row < args.rows ? load_one(args.x, args.x_dtype, row * args.x_stride + i) : 0.0f;
+    __syncthreads();
+    const int n = static_cast<int>(min(int64_t{kTile}, args.n_in - first));
+    for (int j = 0; j < n; ++j) sum = __fmaf_rn(w[tx][j], x[ty][j], sum);
+    __syncthreads();
+  }
+  if (out < args.n_out && row < args.rows) put(args, row, out, sum);
+}
+
+}  // namespace
+
+void linear_few_rows(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                     bool accumulate) {
+  static_assert(kFewRows == 4);
+  constexpr void (*kKernels[])(Args) = {few_rows_kernel<1>, few_rows_kernel<2>, few_rows_kernel<3>,
+                                        few_rows_kernel<4>};
+  kKernels[y.rows -
+           1]<<<blocks_for(weight.n_out, kFewThreads / 32), kFewThreads, 0, context.stream()>>>(
+      args_of(weight, x, y, accumulate));
+  check_launch("linear");
+}
+
+void linear_plain(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                  bool accumulate) {
+  constexpr int64_t kMostRows = int64_t{65535} * kTile;  // of a grid's second dimension
+  REPLAYSSM_CHECK(y.rows <= kMostRows, y.rows, " rows");
+  const dim3 grid(blocks_for(weight.n_out, kTile), blocks_for(y.rows, kTile));
+  plain_kernel<<<grid, kTile * kTile, 0, context.stream()>>>(args_of(weight, x, y, accumulate));
+  check_launch("linear");
+}
+
+}  // namespace replayssm::ops::cuda

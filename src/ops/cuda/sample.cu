@@ -1,0 +1,482 @@
+#include "ops/cuda/device.cuh"
+#include "ops/cuda/sample_cuda.h"
+
+namespace replayssm::ops::cuda {
+namespace {
+
+// Weights e^{(logit - max) / temperature} are counted in units of 2^-40: sums of integers do not
+// depend on their order, and what is lost is less than 1e-12 a token.
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+constexpr float kUnits = 1099511627776.0f;
+
+// Bits whose unsigned order is that of the floats.
+__device__ __forceinline__ uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 as +0
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+constexpr uint64_t kBadKey = ~uint64_t{0};  // NaN or +inf was seen
+constexpr uint32_t kNoneKey = 0x007fffffu;  // ordered(-inf)
+
+// The key of a logit: larger is better, then the lower index.
+__device__ __forceinline__ uint64_t key_of(float x, int64_t i) {
+  if (!(x < INFINITY)) return kBadKey;
+  return uint64_t{ordered(x)} << 32 | (0xffffffffu - static_cast<uint32_t>(i));
+}
+__device__ __forceinline__ int32_t index_of(uint64_t key) {
+  return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+}
+
+template <typename T, typename Op>
+__device__ T warp_reduce(T x, const Op& op) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = op(x, __shfl_xor_sync(~0u, x, offset));
+  return x;
+}
+// The same value in every thread. work: kWarps elements, free before and after.
+template <typename T, typename Op>
+__device__ T block_reduce(T x, T* work, const Op& op) {
+  x = warp_reduce(x, op);
+  if (threadIdx.x % 32 == 0) work[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = warp_reduce(work[threadIdx.x % 32], op);
+  __syncthreads();
+  return x;
+}
+__device__ __forceinline__ uint64_t larger_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
+__device__ __forceinline__ uint64_t sum_of(uint64_t a, uint64_t b) { return a + b; }
+
+// Parts of a row, so that few rows still use the card.
+constexpr int64_t kPart = 16384;
+
+__global__ void __launch_bounds__(kThreads)
+    best_kernel(const float* logits, int64_t stride, int64_t n_vocab, uint64_t* best) {
+  __shared__ uint64_t work[kWarps];
+  const int64_t first = int64_t{blockIdx.x} * kPart, end = min(first + kPart, n_vocab);
+  const float* const row = logits + int64_t{blockIdx.y} * stride;
+  uint64_t key = 0;
+#pragma unroll 4
+  for (int64_t i = first + threadIdx.x; i < end; i += kThreads) {
+    key = larger_of(key, key_of(row[i], i));
+  }
+  key = block_reduce(key, work, larger_of);
+  if (threadIdx.x == 0) best[int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = key;
+}
+
+__device__ uint64_t best_of(const uint64_t* best, int64_t row, int n_parts) {
+  uint64_t key = 0;
+  for (int p = 0; p < n_parts; ++p) key = larger_of(key, best[row * n_parts + p]);
+  return key;
+}
+__device__ SampleStatus status_of(uint64_t best) {
+  if (best == kBadKey) return SampleStatus::kNan;
+  return best >> 32 <= kNoneKey ? SampleStatus::kEmpty : SampleStatus::kOk;
+}
+__device__ void give(int32_t* tokens, SampleStatus* status, int64_t row, SampleStatus s,
+                     int32_t token) {
+  tokens[row] = s == SampleStatus::kOk ? token : -1;
+  if (status != nullptr) status[row] = s;
+}
+
+__global__ void argmax_kernel(const uint64_t* best, int n_parts, int64_t n_rows, int32_t* tokens,
+                              SampleStatus* status) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= n_rows) return;
+  const uint64_t key = best_of(best, row, n_parts);
+  give(tokens, status, row, status_of(key), index_of(key));
+}
+
+// Philox4x32-10, counter `position`, key `seed`: 53 bits at the top of the result.
+__device__ uint64_t uniform_bits(uint64_t seed, int64_t position) {
+  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+  uint32_t c0 = static_cast<uint32_t>(position);
+  uint32_t c1 = static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), c2 = 0, c3 = 0;
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ key0;
+    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ key1;
+    c1 = static_cast<uint32_t>(b);
+    c3 = static_cast<uint32_t>(a);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  const uint64_t bits = uint64_t{c1} << 32 | c0;
+  return bits >> 11 << 11;
+}
+
+// What is kept of a row: tokens whose key is above `cut`, and the first `n_ties` of those at it.
+// Digits of a search for the cut: 11, 11 and 10 bits.
+constexpr int kBins = 2048;
+
+struct SampleShared {
+  uint64_t work[kWarps];
+  uint64_t mass[kBins];
+  uint32_t count[kBins];
+  uint32_t digit;
+  uint64_t before_mass;
+  uint32_t before_count;
+};
+
+class Row {
+ public:
+  __device__ Row(SampleShared& shared, const float* logits, int64_t n, float most,
+                 float temperature)
+      : shared_(shared), logits_(logits), n_(n), most_(most) {
+    per_temperature_ = __frcp_rn(temperature);
+  }
+
+  __device__ float weight_of(float logit) const { return expf((logit - most_) * per_temperature_); }
+  __device__ float weight(int64_t i) const { return weight_of(logits_[i]); }
+  __device__ static uint64_t mass_of(float weight) {
+    return static_cast<uint64_t>(__float2ull_rn(weight * kUnits));
+  }
+
+  __device__ uint64_t total() {
+    uint64_t sum = 0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < n_; i += kThreads) sum += mass_of(weight(i));
+    return block_reduce(sum, shared_.work, sum_of);
+  }
+
+  // Keeps the tokens before which, in falling order, there are fewer than most_count tokens and
+  // less than most_mass; the first always. Returns the mass that is kept.
+  __device__ uint64_t cut_at(uint64_t most_count, uint64_t most_mass) {
+    uint32_t prefix = 0;
+    uint64_t before_count = 0, before_mass = 0;
+    int shift = 32;
+    for (const int bits : {11, 11, 10}) {
+      histogram(prefix, shift, bits);
+      shift -= bits;
+      find_bin(1 << bits, most_count - before_count, most_mass - before_mass);
+      before_count += shared_.before_count;
+      before_mass += shared_.before_mass;
+      prefix |= shared_.digit << shift;
+      __syncthreads();
+    }
+    cut_ = prefix;
+    // All at the cut weigh the same: the last bin's count times that.
+    const uint64_t each = mass_of(weight_of(value_of(prefix)));
+    uint64_t ties = most_count - before_count;
+    if (each > 0) {
+      const uint64_t left = most_mass - before_mass;
+      ties = min(ties, left / each + (left % each != 0));
+    }
+    ties_ = max(ties, uint64_t{1});
+    const uint64_t there = shared_.count[prefix & 1023u];
+    ties_ = min(ties_, there);
+    __syncthreads();
+    return before_mass + ties_ * each;
+  }
+
+  // Draws among what is kept and weighs min_p or more. total: its mass if min_p is 0.
+  __device__ int32_t draw(uint64_t bits, float min_p, uint64_t total) {
+    if (min_p > 0.0f) {
+      total = 0;
+      walk(min_p, [&](uint64_t mass, int64_t) {
+        total += mass;
+        return false;
+      });
+    }
+    const uint64_t target = __umul64hi(bits, total);
+    uint64_t before = 0;
+    int32_t token = -1;
+    walk(min_p, [&](uint64_t mass, int64_t first) {
+      if (before + mass <= target) {
+        before += mass;
+        return false;
+      }
+      token = find(first, min_p, target - before);
+      return true;
+    });
+    return token;
+  }
+
+ private:
+  __device__ static float value_of(uint32_t key) {
+    return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
+  }
+
+  // Counts and masses by the next `bits` bits of the keys that begin with prefix.
+  __device__ void histogram(uint32_t prefix, int shift, int bits) {
+    for (int i = threadIdx.x; i < kBins; i += kThreads) {
+      shared_.count[i] = 0;
+      shared_.mass[i] = 0;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < n_; i += kThreads) {
+      const uint32_t key = ordered(logits_[i]);
+      if (shift < 32 && (key ^ prefix) >> shift != 0) continue;
+      const uint32_t bin = key >> (shift - bits) & ((1u << bits) - 1);
+      atomicAdd(&shared_.count[bin], 1u);
+      atomicAdd(reinterpret_cast<unsigned long long*>(&shared_.mass[bin]),
+                static_cast<unsigned long long>(mass_of(weight(i))));
+    }
+    __syncthreads();
+  }
+
+  // The bin, from the top, at which the counts or masses reach their limit; the lowest that is not
+  // empty if none does. Warp 0, a lane a run of bins.
+  __device__ void find_bin(int n_bins, uint64_t most_count, uint64_t most_mass) {
+    if (threadIdx.x < 32) {
+      const int lane = static_cast<int>(threadIdx.x), each = n_bins / 32;
+      const int top = n_bins - 1 - lane * each;
+      uint64_t count = 0, mass = 0;
+      for (int i = 0; i < each; ++i) {
+        count += shared_.count[top - i];
+        mass += shared_.mass[top - i];
+      }
+      count = scan(count) - count;
+      mass = scan(mass) - mass;
+      bool reached = false, any = false;
+      int bin = 0;
+      uint64_t before_count = 0, before_mass = 0;
+      for (int i = 0; i < each && !reached; ++i) {
+        const uint32_t here = shared_.count[top - i];
+        if (here == 0) continue;
+        any = true;
+        bin = top - i;
+        before_count = count;
+        before_mass = mass;
+        count += here;
+        mass += shared_.mass[bin];
+        reached = count >= most_count || mass >= most_mass;
+      }
+      const uint32_t who = __ballot_sync(~0u, reached), some = __ballot_sync(~0u, any);
+      const int chosen =
+          who != 0 ? __ffs(static_cast<int>(who)) - 1 : 31 - __clz(static_cast<int>(some));
+      if (lane == chosen) {
+        shared_.digit = static_cast<uint32_t>(bin);
+        shared_.before_count = static_cast<uint32_t>(before_count);
+        shared_.before_mass = before_mass;
+      }
+    }
+    __syncthreads();
+  }
+
+  // Sums over the lanes up to this one.
+  __device__ static uint64_t scan(uint64_t x) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const uint64_t other = __shfl_up_sync(~0u, x, offset);
+      if (static_cast<int>(threadIdx.x) % 32 >= offset) x += other;
+    }
+    return x;
+  }
+
+  __device__ uint64_t kept_mass(int64_t i, float min_p, uint64_t ties_before) const {
+    const uint32_t key = ordered(logits_[i]);
+    if (key < cut_ || (key == cut_ && ties_before >= ties_)) return 0;
+    const float w = weight(i);
+    return w < min_p ? 0 : mass_of(w);
+  }
+
+  // body(mass kept of tokens [first, first + kThreads * kEach), first), in order until it says
+  // true. A thread's own tokens are kEach in a row; their mass stays in mine_.
+  template <typename Body>
+  __device__ void walk(float min_p, const Body& body) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    uint64_t ties = 0;
+    for (int64_t first = 0; first < n_; first += kThreads * kEach) {
+      const int64_t own = first + threadIdx.x * kEach;
+      uint32_t own_ties = 0;
+      for (int j = 0; j < kEach; ++j) {
+        own_ties += own + j < n_ && ordered(logits_[own + j]) == cut_ ? 1 : 0;
+      }
+      const uint64_t up_to = scan(own_ties);
+      if (lane == 31) shared_.count[warp] = static_cast<uint32_t>(up_to);
+      __syncthreads();
+      uint64_t here = 0;
+      ties_before_ = ties + up_to - own_ties;
+      for (int w = 0; w < kWarps; ++w) {
+        if (w < warp) ties_before_ += shared_.count[w];
+        here += shared_.count[w];
+      }
+      mine_ = 0;
+      each_kept(own, min_p, [&](uint64_t mass, int) {
+        mine_ += mass;
+        return false;
+      });
+      ties += here;
+      if (body(block_reduce(mine_, shared_.work, sum_of), first)) return;
+    }
+  }
+
+  template <typename Body>
+  __device__ void each_kept(int64_t own, float min_p, const Body& body) const {
+    uint64_t ties = ties_before_;
+    for (int j = 0; j < kEach && own + j < n_; ++j) {
+      if (body(kept_mass(own + j, min_p, ties), j)) return;
+      ties += ordered(logits_[own + j]) == cut_ ? 1 : 0;
+    }
+  }
+
+  // The token, among those of the last step of walk, at which the masses in order pass target.
+  __device__ int32_t find(int64_t first, float min_p, uint64_t target) {
+    shared_.mass[threadIdx.x] = mine_;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      constexpr int kRun = kThreads / 32;
+      const int lane = static_cast<int>(threadIdx.x);
+      uint64_t sum = 0;
+      for (int i = 0; i < kRun; ++i) sum += shared_.mass[lane * kRun + i];
+      const uint64_t up_to = scan(sum);
+      uint64_t before = up_to - sum;
+      if (before <= target && target < up_to) {
+        int i = lane * kRun;
+        while (before + shared_.mass[i] <= target) before += shared_.mass[i++];
+        shared_.digit = static_cast<uint32_t>(i);
+        shared_.before_mass = before;
+      }
+    }
+    __syncthreads();
+    const uint32_t owner = shared_.digit;
+    uint64_t before = shared_.before_mass;
+    __syncthreads();
+    if (threadIdx.x == owner) {
+      each_kept(first + owner * kEach, min_p, [&](uint64_t mass, int j) {
+        before += mass;
+        shared_.digit = owner * kEach + static_cast<uint32_t>(j);
+        return before > target;
+      });
+    }
+    __syncthreads();
+    return static_cast<int32_t>(first + shared_.digit);
+  }
+
+  static constexpr int kEach = 8;
+
+  SampleShared& shared_;
+  const float* logits_;
+  int64_t n_;
+  float most_, per_temperature_;
+  uint32_t cut_ = 0;
+  uint64_t ties_ = 0;
+  uint64_t mine_ = 0, ties_before_ = 0;
+};
+
+struct SampleArgs {
+  const float* logits;
+  int64_t stride, n_vocab;
+  const uint64_t* best;
+  int n_parts;
+  SampleRowsCuda rows;
+  int32_t* tokens;
+  SampleStatus* status;
+};
+
+__global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SampleArgs args) {
+  __shared__ SampleShared shared;
+  const int64_t r = blockIdx.x;
+  const uint64_t best = best_of(args.best, r, args.n_parts);
+  const SamplerParams params =
+      args.rows.params[args.rows.sequence == nullptr ? r : args.rows.sequence[r]];
+  const SampleStatus status = status_of(best);
+  int32_t token = index_of(best);
+  if (status == SampleStatus::kOk && params.temperature > 0.0f && params.top_k != 1) {
+    const float* const logits = args.logits + r * args.stride;
+    Row row(shared, logits, args.n_vocab, logits[token], params.temperature);
+    const bool few = params.top_k > 0 && params.top_k < args.n_vocab;
+    constexpr uint64_t kAll = uint64_t{1} << 62;
+    uint64_t mass = 0;
+    if (few) mass = row.cut_at(static_cast<uint64_t>(params.top_k), kAll);
+    if (!few) mass = row.total();
+    if (params.top_p < 1.0f) {
+      const double most = static_cast<double>(params.top_p) * static_cast<double>(mass);
+      mass = row.cut_at(few ? static_cast<uint64_t>(params.top_k) : kAll,
+                        static_cast<uint64_t>(ceil(most)));
+    }
+    token = row.draw(uniform_bits(params.seed, args.rows.positions[r]), params.min_p, mass);
+  }
+  if (threadIdx.x == 0) give(args.tokens, args.status, r, status, token);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    log_prob_kernel(const float* logits, int64_t stride, int64_t n_vocab, const uint64_t* best,
+                    int n_parts, const int32_t* tokens, double* out) {
+  __shared__ SampleShared shared;
+  const int64_t r = blockIdx.x;
+  const uint64_t key = best_of(best, r, n_parts);
+  const float* const row = logits + r * stride;
+  double result = __longlong_as_double(0x7ff8000000000000ll);
+  if (status_of(key) == SampleStatus::kOk) {
+    const float most = row[index_of(key)];
+    const uint64_t total = Row(shared, row, n_vocab, most, 1.0f).total();
+    result = static_cast<double>(row[tokens[r]]) - static_cast<double>(most) -
+             log(static_cast<double>(total) / static_cast<double>(kUnits));
+  }
+  if (threadIdx.x == 0) out[r] = result;
+}
+
+__global__ void verify_kernel(const __grid_constant__ VerifyRowsCuda rows, const int32_t* tokens,
+                              const int32_t* drawn, int32_t* n_accepted, int32_t* next) {
+  const int32_t r = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (r >= rows.n_rows) return;
+  const int32_t n = rows.n_tokens[r];
+  const int64_t token = rows.token[r];
+  int32_t accepted = 0;
+  while (accepted + 1 < n && tokens[token + accepted + 1] == drawn[token + accepted]) ++accepted;
+  n_accepted[r] = accepted;
+  next[r] = n > 0 ? drawn[token + accepted] : -1;
+}
+
+struct Best {
+  const uint64_t* keys;
+  int n_parts;
+};
+
+Best find_best(const CudaContext& context, ConstMatrix logits) {
+  REPLAYSSM_CHECK(logits.dtype == DType::kF32 && logits.cols > 0 && logits.cols < int64_t{1} << 31,
+                  logits.cols, " ", dtype_name(logits.dtype));
+  const int64_t n_parts = (logits.cols + kPart - 1) / kPart;
+  REPLAYSSM_CHECK(logits.rows <= 65535 && logits.rows * n_parts * int64_t{sizeof(uint64_t)} <=
+                                              CudaContext::kWorkspaceBytes,
+                  logits.rows, " rows of ", logits.cols);
+  auto* const keys = static_cast<uint64_t*>(context.workspace());
+  const dim3 grid(static_cast<unsigned>(n_parts), static_cast<unsigned>(logits.rows));
+  best_kernel<<<grid, kThreads, 0, context.stream()>>>(static_cast<const float*>(logits.data),
+                                                       logits.stride, logits.cols, keys);
+  return {keys, static_cast<int>(n_parts)};
+}
+
+constexpr int kSmall = 128;  // threads of a kernel with a thread a row
+
+}  // namespace
+
+void argmax(const CudaContext& context, ConstMatrix logits, int32_t* tokens, SampleStatus* status) {
+  if (logits.rows == 0) return;
+  const Best best = find_best(context, logits);
+  argmax_kernel<<<blocks_for(logits.rows, kSmall), kSmall, 0, context.stream()>>>(
+      best.keys, best.n_parts, logits.rows, tokens, status);
+  check_launch("argmax");
+}
+
+void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda& rows,
+            int32_t* tokens, SampleStatus* status) {
+  if (logits.rows == 0) return;
+  const Best best = find_best(context, logits);
+  sample_kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, context.stream()>>>(
+      {static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys, best.n_parts,
+       rows, tokens, status});
+  check_launch("sample");
+}
+
+void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out) {
+  if (logits.rows == 0) return;
+  const Best best = find_best(context, logits);
+  log_prob_kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, context.stream()>>>(
+      static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys, best.n_parts,
+      tokens, out);
+  check_launch("log_prob");
+}
+
+void verify(const CudaContext& context, const VerifyRowsCuda& rows, const int32_t* tokens,
+            const int32_t* drawn, int32_t* n_accepted, int32_t* next) {
+  if (rows.n_rows == 0) return;
+  verify_kernel<<<blocks_for(rows.n_rows, kSmall), kSmall, 0, context.stream()>>>(
+      rows, tokens, drawn, n_accepted, next);
+  check_launch("verify");
+}
+
+}  // namespace replayssm::ops::cuda
