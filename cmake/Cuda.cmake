@@ -10,3 +10,5 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
 # Sums use explicit fma or none: every instance of a kernel must give the same bits.
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo --fmad=false")
+# Objects do not wait for the libraries that their own will be linked with.
+set(CMAKE_OPTIMIZE_DEPENDENCIES ON)

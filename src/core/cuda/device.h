@@ -1,0 +1,109 @@
+// The card as the engine uses it: checked calls, one block of memory given out by purpose, a
+// stream, and pinned host memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace replayssm {
+
+// Throws Error that names the call.
+void check_cuda(cudaError_t error, const char* call);
+
+// Throws Error if the current device cannot run the kernels.
+void check_device();
+int64_t free_device_bytes();
+
+// Bytes by purpose, in the order of the first use.
+using MemoryUse = std::vector<std::pair<std::string, int64_t>>;
+
+// Gives memory out from the front of one block, 256-byte aligned, and keeps the sums by purpose.
+// Without a block it only counts: the same walk that takes the memory tells how much there must be.
+class DeviceArena {
+ public:
+  DeviceArena() = default;  // counts
+  explicit DeviceArena(int64_t bytes);
+  ~DeviceArena();
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
+
+  // Null from an arena that counts. Beyond the block is a programmer's mistake: count first.
+  void* take(const char* purpose, int64_t bytes);
+  template <typename T>
+  T* take_as(const char* purpose, int64_t count) {
+    return static_cast<T*>(take(purpose, count * static_cast<int64_t>(sizeof(T))));
+  }
+
+  bool counts_only() const { return block_ == nullptr; }
+  int64_t used() const { return used_; }
+  const MemoryUse& use() const { return use_; }
+
+ private:
+  char* block_ = nullptr;
+  int64_t capacity_ = 0;
+  int64_t used_ = 0;
+  MemoryUse use_;
+};
+
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+  void wait() const;
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// Page-locked host memory, zeroed.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  explicit PinnedBuffer(int64_t bytes);
+  ~PinnedBuffer();
+  PinnedBuffer(PinnedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  char* data() const { return data_; }
+
+ private:
+  char* data_ = nullptr;
+};
+
+// A captured and instantiated sequence of work.
+class Graph {
+ public:
+  Graph() = default;
+  ~Graph();
+  Graph(Graph&& other) noexcept : exec_(std::exchange(other.exec_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept {
+    std::swap(exec_, other.exec_);
+    return *this;
+  }
+
+  // Captures what `work` launches on the stream.
+  template <typename Work>
+  static Graph capture(const Stream& stream, const Work& work) {
+    begin(stream);
+    work();
+    return end(stream);
+  }
+  void launch(const Stream& stream) const;
+
+ private:
+  static void begin(const Stream& stream);
+  static Graph end(const Stream& stream);
+
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+}  // namespace replayssm

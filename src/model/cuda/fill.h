@@ -1,0 +1,17 @@
+// Values for weights and states that stand for real ones when a model is only timed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "replay/types.h"
+
+namespace replayssm::cuda {
+
+// data[i] = mean + scale * u(key, i), u even in [-1, 1): a function of (key, i) alone. int8 is
+// filled as checkpoints hold it, biased by 128; its mean and scale count in steps.
+void fill(void* data, DType dtype, int64_t n, uint64_t key, float mean, float scale,
+          cudaStream_t stream);
+
+}  // namespace replayssm::cuda

@@ -1,0 +1,60 @@
+// A model's weights on the device, as ops/cuda takes them. All pointers are the device's.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "model/cuda/weight_source.h"
+#include "model/families/family.h"
+#include "ops/cuda/linear_cuda.h"
+
+namespace replayssm {
+
+struct Mamba2WeightsCuda {
+  ops::cuda::LinearCuda in_zx;  // hidden -> z [inner] | x B C [conv_channels]
+  ops::cuda::LinearCuda in_dt;  // hidden -> dt [n_heads]
+  const float* conv_weight = nullptr;
+  const float* conv_bias = nullptr;  // or null
+  const float *a_log = nullptr, *skip = nullptr, *dt_bias = nullptr, *norm = nullptr;
+  ops::cuda::LinearCuda out;
+};
+
+struct GdnWeightsCuda {
+  ops::cuda::LinearCuda in_qkvz;  // hidden -> q k v [conv_channels] | z [value_size]
+  ops::cuda::LinearCuda in_ba;    // hidden -> b | a, [n_value_heads] each
+  const float* conv_weight = nullptr;
+  const float *a_log = nullptr, *dt_bias = nullptr, *norm = nullptr;
+  ops::cuda::LinearCuda out;
+};
+
+struct AttentionWeightsCuda {
+  ops::cuda::LinearCuda in_qkv;  // hidden -> q (a head: [q | gate] with output_gate) | k | v
+  const float *q_norm = nullptr, *k_norm = nullptr;  // or null
+  ops::cuda::LinearCuda out;
+};
+
+struct MlpWeightsCuda {
+  ops::cuda::LinearCuda in;  // hidden -> gate [ff] | up [ff], or up alone
+  ops::cuda::LinearCuda down;
+};
+
+struct MixerWeightsCuda {
+  const float* norm = nullptr;
+  std::variant<Mamba2WeightsCuda, GdnWeightsCuda, AttentionWeightsCuda, MlpWeightsCuda> mixer;
+};
+
+struct ModelWeightsCuda {
+  const void* embedding = nullptr;  // [vocab, hidden] bf16; tied: the head's
+  ops::cuda::LinearCuda head;
+  const float* final_norm = nullptr;
+  std::vector<std::vector<MixerWeightsCuda>> mixers;  // [layer][mixer]
+};
+
+// Takes the memory from the arena and fills it from the source. An arena that counts goes with
+// no_weights(). The model is one that plan_model() takes.
+ModelWeightsCuda take_weights(const ModelDescription& model, DeviceArena& arena,
+                              WeightSource& source);
+
+}  // namespace replayssm
