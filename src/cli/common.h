@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "model/tokenizer/tokenizer.h"
 #include "ops/context.h"
+#include "runtime/backend.h"
 
 namespace replayssm::cli {
 
@@ -38,6 +39,11 @@ struct ModelFlags {
 };
 
 DType parse_dtype(const std::string& flag, const std::string& text, bool allow_int8);
+
+// Where a model of `folder` runs: "cpu" or "cuda". exact counts on CUDA; the CPU always is. Throws
+// UsageError for another device, Error for one that this build or machine has not.
+BackendFactory backend_of(const std::string& device, bool exact, const std::string& folder,
+                          const ops::Context& context);
 
 // A number in [0, 2^64), digits only. Throws UsageError naming the flag.
 uint64_t parse_seed(const std::string& flag, const std::string& text);

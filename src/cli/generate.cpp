@@ -23,6 +23,8 @@ struct GenerateFlags {
   std::string seed = "0";
   std::string draft = "off";
   int draft_tokens = 4;
+  std::string device = "cpu";
+  bool exact = false;
   bool json = false;
 };
 
@@ -164,7 +166,7 @@ void run(const GenerateFlags& flags) {
   limits.max_positions =
       std::min(model->spec().max_positions, static_cast<int64_t>(prompt.size()) + flags.n);
   limits.max_logits = drafts ? flags.draft_tokens + 1 : 1;
-  Runner runner(model, context, limits);
+  Runner runner(model, backend_of(flags.device, flags.exact, folder, context), limits);
   ops::Sampler sampler(context, model->spec().vocab);
   const auto drafter =
       make_drafter(flags, options, *model, context, limits.max_positions, sampling);
@@ -224,6 +226,10 @@ void add_generate(CLI::App& app) {
   verb->add_option("--state", flags->model.state,
                    "replay, or plain: the state read and written every token")
       ->capture_default_str();
+  verb->add_option("--device", flags->device, "cpu, or cuda in a build with it")
+      ->capture_default_str();
+  verb->add_flag("--exact", flags->exact,
+                 "on CUDA: same bits whatever the windows and drafts (the CPU's always are)");
   flags->model.add_numerics(*verb);
   flags->model.add_threads(*verb);
   verb->add_flag("--json", flags->json, "last line of stdout: text, ids and stats");

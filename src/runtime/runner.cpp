@@ -48,12 +48,14 @@ void check_text(const std::string& source, std::span<const int32_t> ids, int64_t
   }
 }
 
-Runner::Runner(std::shared_ptr<const Model> model, const ops::Context& context, RunnerLimits limits)
+Runner::Runner(std::shared_ptr<const Model> model, const BackendFactory& backend,
+               RunnerLimits limits)
     : model_(std::move(model)),
       memory_(model_->memory()),
       limits_(limits),
-      pool_(*model_, pool_sizes(memory_, limits, checkpoint_slots_each(model_->options()))),
-      forward_(*model_, context, {limits.max_tokens, limits.max_sequences, limits.max_logits}),
+      backend_(backend(*model_,
+                       pool_sizes(memory_, limits, checkpoint_slots_each(model_->options())),
+                       {limits.max_tokens, limits.max_sequences, limits.max_logits})),
       sequences_(static_cast<size_t>(limits.max_sequences)),
       logits_(static_cast<size_t>(limits.max_logits * model_->spec().vocab)) {
   const int32_t pages_each = static_cast<int32_t>(pages_for(limits.max_positions));
@@ -71,7 +73,7 @@ Runner::Runner(std::shared_ptr<const Model> model, const ops::Context& context, 
 int32_t Runner::slots_each() const { return checkpoint_slots_each(model_->options()); }
 
 int64_t Runner::scratch_bytes() const {
-  return forward_.bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
+  return backend_->scratch_bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
 }
 
 int32_t Runner::open() {
@@ -172,7 +174,7 @@ const float* Runner::run(std::span<const Window> windows) {
       logit_tokens_.push_back(static_cast<int64_t>(tokens_.size()) - i);
     }
   }
-  forward_.run({rows_, tokens_, logit_tokens_}, pool_, logits_.data());
+  backend_->run({rows_, tokens_, logit_tokens_}, logits_.data());
   for (size_t i = 0; i < windows.size(); ++i) {
     traffic_.add(memory_, *model_, rows_[i].row, windows[i].prefill);
     SequenceState& state = sequences_[windows[i].sequence].state;

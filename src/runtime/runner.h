@@ -15,6 +15,7 @@
 #include "model/model.h"
 #include "model/state.h"
 #include "ops/context.h"
+#include "runtime/backend.h"
 #include "runtime/traffic.h"
 
 namespace replayssm {
@@ -47,7 +48,10 @@ void check_text(const std::string& source, std::span<const int32_t> ids, int64_t
 
 class Runner {
  public:
-  Runner(std::shared_ptr<const Model> model, const ops::Context& context, RunnerLimits limits);
+  Runner(std::shared_ptr<const Model> model, const BackendFactory& backend, RunnerLimits limits);
+  // On the CPU; the context must outlive it.
+  Runner(std::shared_ptr<const Model> model, const ops::Context& context, RunnerLimits limits)
+      : Runner(std::move(model), cpu_backend(context), limits) {}
 
   const Model& model() const { return *model_; }
   const RunnerLimits& limits() const { return limits_; }
@@ -68,9 +72,9 @@ class Runner {
   void advance(int32_t sequence, int64_t count);
 
   const StateTraffic& traffic() const { return traffic_; }
-  int64_t state_bytes() const { return pool_.bytes(); }
+  int64_t state_bytes() const { return backend_->state_bytes(); }
   int64_t scratch_bytes() const;
-  int64_t n_saturated() const { return forward_.n_saturated(); }
+  int64_t n_saturated() const { return backend_->n_saturated(); }
 
  private:
   struct Sequence {
@@ -92,8 +96,7 @@ class Runner {
   std::shared_ptr<const Model> model_;
   ModelMemory memory_;
   RunnerLimits limits_;
-  StatePool pool_;
-  Forward forward_;
+  std::unique_ptr<Backend> backend_;
   std::vector<Sequence> sequences_;
   std::vector<float> logits_;
   StateTraffic traffic_;

@@ -1,0 +1,302 @@
+#include "runtime/cuda/decode_cuda.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "ops/cuda/sample_cuda.h"
+#include "runtime/cuda/step_kernels.h"
+
+namespace replayssm {
+namespace {
+
+constexpr int64_t kReserve = int64_t{2} << 30;  // for the driver, modules and graphs
+constexpr double kGb = 1e9;
+
+// Places of arrays in one block, 16-byte aligned; a null block counts.
+class Carver {
+ public:
+  explicit Carver(char* block) : block_(block) {}
+  template <typename T>
+  T* take(int64_t count) {
+    char* at = block_ == nullptr ? nullptr : block_ + used_;
+    used_ += (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 16;
+    return reinterpret_cast<T*>(at);
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  char* block_;
+  int64_t used_ = 0;
+};
+
+// All but the pages.
+StepArrays carve_step(Carver& carver, StepShape shape, StateWay way) {
+  StepArrays out = {};
+  out.rows = carver.take<Row>(shape.rows);
+  out.positions = carver.take<int64_t>(shape.tokens());
+  out.start = carver.take<int64_t>(shape.rows);
+  out.first_token = carver.take<int64_t>(shape.rows);
+  out.tokens = carver.take<int32_t>(shape.tokens());
+  out.row_tokens = carver.take<int32_t>(shape.rows);
+  out.stands = carver.take<int32_t>(shape.rows);
+  if (way != StateWay::kReplay) {
+    out.state_rows = carver.take<cuda::BaselineRow>(shape.rows);
+    out.snapshot_slots = carver.take<int32_t>(shape.tokens());
+  }
+  return out;
+}
+
+struct OutcomeArrays {
+  int32_t *n_accepted, *next, *drawn;
+  cuda::BaselineRow* rebuild;  // stays on the device
+};
+
+OutcomeArrays carve_outcome(Carver& carver, StepShape shape) {
+  OutcomeArrays out;
+  out.n_accepted = carver.take<int32_t>(shape.rows);
+  out.next = carver.take<int32_t>(shape.rows);
+  out.drawn = carver.take<int32_t>(shape.tokens());
+  out.rebuild = carver.take<cuda::BaselineRow>(shape.rows);
+  return out;
+}
+
+std::string gb(int64_t bytes) {
+  const auto tenths = static_cast<int64_t>(static_cast<double>(bytes) / kGb * 10 + 0.5);
+  return concat(tenths / 10, ".", tenths % 10, " GB");
+}
+
+}  // namespace
+
+// A shape's arrays. The caller's are ordinary memory, which is copied at once: page-locked memory
+// is slow to write piece by piece on some hosts.
+struct DecodeCuda::Block {
+  Block(StepShape shape, StateWay way, int64_t pages_each) {
+    Carver step(nullptr), outcome(nullptr);
+    carve_step(step, shape, way);
+    carve_outcome(outcome, shape);
+    step_bytes = step.used();
+    outcome_bytes = outcome.used();
+    pinned = PinnedBuffer(step_bytes + outcome_bytes);
+    host = Buffer(static_cast<size_t>(step_bytes + outcome_bytes));
+    Carver step_places(host.as<char>()), outcome_places(host.as<char>() + step_bytes);
+    arrays = carve_step(step_places, shape, way);
+    outcomes = carve_outcome(outcome_places, shape);
+    page_bytes = shape.rows * pages_each * int64_t{sizeof(int32_t)};
+    pages = Buffer(static_cast<size_t>(page_bytes));
+    arrays.pages = pages.as<int32_t>();
+  }
+  void send() { std::memcpy(pinned.data(), host.data(), static_cast<size_t>(step_bytes)); }
+  void receive() {
+    std::memcpy(host.as<char>() + step_bytes, pinned.data() + step_bytes,
+                static_cast<size_t>(outcome_bytes));
+  }
+
+  int64_t step_bytes = 0, outcome_bytes = 0, page_bytes = 0;
+  PinnedBuffer pinned;
+  Buffer host;
+  Buffer pages;
+  StepArrays arrays;
+  OutcomeArrays outcomes;
+};
+
+DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& folder,
+                       bool dummy_weights, const DecodeCudaOptions& options)
+    : options_(options), model_(plan_model(description, options.model)) {
+  check_device();
+  const auto none = no_weights();
+  const auto needed = [&](int32_t rows) {
+    options_.max_rows = rows;
+    DeviceArena counter;
+    take_weights(model_.description, counter, *none);
+    build(counter);
+    return counter.used();
+  };
+  const int64_t free = free_device_bytes() - kReserve;
+  const int64_t budget = options.memory_bytes == 0 ? free : options.memory_bytes;
+  const int64_t bytes = needed(options.max_rows);
+  if (bytes > budget || bytes > free) {
+    const int64_t most = std::min(budget, free);
+    int32_t fits = 0, fails = options.max_rows;
+    while (fits + 1 < fails) {
+      const int32_t middle = fits + (fails - fits) / 2;
+      (needed(middle) <= most ? fits : fails) = middle;
+    }
+    fail(options.max_rows, " sequences of ", options.max_positions, " positions need ", gb(bytes),
+         ", there are ", gb(most), ": ", fits, " would fit");
+  }
+  options_.max_rows = options.max_rows;
+  arena_ = std::make_unique<DeviceArena>(bytes);
+  const auto source =
+      dummy_weights ? replayssm::dummy_weights(stream_) : file_weights(description, folder);
+  model_.weights = take_weights(model_.description, *arena_, *source);
+  build(*arena_);
+  const auto mode = options.exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
+  context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), workspace_, mode);
+  forward_->prepare(*context_);
+}
+
+DecodeCuda::~DecodeCuda() = default;
+
+int64_t DecodeCuda::pages_each() const {
+  return (options_.max_positions + ops::kKvPage - 1) / ops::kKvPage;
+}
+
+int32_t DecodeCuda::slots_each() const {
+  return model_.options.way == StateWay::kSnapshots ? model_.options.max_window : 1;
+}
+
+// Everything but the weights; called once to count and once to take.
+void DecodeCuda::build(DeviceArena& arena) {
+  const StepShape largest{options_.max_rows, model_.options.max_window};
+  PoolSizesCuda sizes;
+  sizes.state_slots = options_.max_rows * slots_each();
+  sizes.ring_slots = options_.max_rows;
+  sizes.kv_pages = static_cast<int32_t>(options_.max_rows * pages_each());
+  sizes.kept_tokens = largest.tokens();
+  pools_ = take_pools(model_, sizes, arena);
+  forward_.emplace(model_, ForwardCudaLimits{largest.tokens(), largest.tokens()}, arena);
+  workspace_ = arena.take("scratch", ops::cuda::CudaContext::kWorkspaceBytes);
+  Carver step(nullptr), outcome(nullptr);
+  carve_step(step, largest, model_.options.way);
+  carve_outcome(outcome, largest);
+  step_block_ = arena.take_as<char>("scratch", step.used());
+  page_table_ = arena.take_as<int32_t>("scratch", options_.max_rows * pages_each());
+  outcome_block_ = arena.take_as<char>("scratch", outcome.used());
+}
+
+void DecodeCuda::fill_state() { fill_pools(model_, pools_, stream_); }
+
+DecodeCuda::Block& DecodeCuda::block(StepShape shape) {
+  REPLAYSSM_CHECK(shape.rows >= 1 && shape.rows <= options_.max_rows && shape.window >= 1 &&
+                      shape.window <= model_.options.max_window,
+                  shape.rows, " rows of ", shape.window);
+  auto& found = blocks_[shape];
+  if (found == nullptr) found = std::make_unique<Block>(shape, model_.options.way, pages_each());
+  return *found;
+}
+
+StepArrays DecodeCuda::arrays(StepShape shape) { return block(shape).arrays; }
+
+void DecodeCuda::send_pages(StepShape shape) {
+  const Block& b = block(shape);
+  check_cuda(cudaMemcpyAsync(page_table_, b.pages.data(), static_cast<size_t>(b.page_bytes),
+                             cudaMemcpyHostToDevice, stream_.get()),
+             "copy of pages");
+}
+
+void DecodeCuda::enqueue(Block& block, StepShape shape, int32_t kept_set, uint32_t parts,
+                         bool copies) {
+  Carver step(step_block_), outcome(outcome_block_);
+  const StepArrays device = carve_step(step, shape, model_.options.way);
+  const OutcomeArrays out = carve_outcome(outcome, shape);
+  const auto copy = [&](void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
+    check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream_.get()),
+               "copy of a step");
+  };
+  if (copies) {
+    copy(step_block_, block.pinned.data(), block.step_bytes, cudaMemcpyHostToDevice);
+  }
+  PassCuda pass;
+  pass.n_tokens = pass.n_logits = shape.tokens();
+  pass.n_step = shape.rows;
+  pass.single = shape.window == 1;
+  pass.longest = shape.window;
+  pass.max_positions = options_.max_positions;
+  pass.rows = device.rows;
+  pass.tokens = device.tokens;
+  pass.positions = device.positions;
+  pass.start = device.start;
+  pass.row_tokens = device.row_tokens;
+  pass.first_token = device.first_token;
+  pass.pages = page_table_;
+  pass.pages_stride = pages_each();
+  pass.state_rows = device.state_rows;
+  const StateWay way = model_.options.way;
+  if (way == StateWay::kPlain || way == StateWay::kSnapshots) {
+    pass.snapshot_slots = device.snapshot_slots;
+  }
+  pass.kept_set = kept_set;
+  pass.parts = parts;
+  forward_->run(*context_, pass, pools_);
+  if ((parts & kRestPart) != 0) {
+    const ops::ConstMatrix logits{forward_->logits(), DType::kF32, shape.tokens(),
+                                  model_.spec().vocab, model_.spec().vocab};
+    ops::cuda::argmax(*context_, logits, out.drawn);
+    ops::cuda::verify(*context_, {device.row_tokens, device.first_token, shape.rows}, device.tokens,
+                      out.drawn, out.n_accepted, out.next);
+    cuda::force_accepted(shape.rows, device.stands, device.first_token, out.drawn, out.n_accepted,
+                         out.next, stream_.get());
+  }
+  if (way == StateWay::kActivationReplay && (parts & kStatePart) != 0) {
+    cuda::make_rebuild_rows(shape.rows, device.state_rows, out.n_accepted, out.rebuild,
+                            stream_.get());
+    forward_->rebuild(*context_, pass, out.rebuild, pools_);
+  }
+  if (copies) {
+    // All but the rebuild rows, which come last.
+    const int64_t bytes = reinterpret_cast<char*>(out.rebuild) - outcome_block_;
+    copy(block.pinned.data() + block.step_bytes, outcome_block_, bytes, cudaMemcpyDeviceToHost);
+  }
+}
+
+void DecodeCuda::prepare(StepShape shape) {
+  Block& b = block(shape);
+  run_eager(shape);  // products choose their algorithms in a first pass
+  const int sets = std::max(1, kept_sets(model_.options.way));
+  for (int set = 0; set < sets; ++set) {
+    graphs_[{shape, set, kAllParts}] =
+        Graph::capture(stream_, [&] { enqueue(b, shape, set, kAllParts, /*copies=*/true); });
+  }
+}
+
+void DecodeCuda::run_eager(StepShape shape) {
+  block(shape).send();
+  enqueue(block(shape), shape, 0, kAllParts, /*copies=*/true);
+  stream_.wait();
+}
+
+std::vector<float> DecodeCuda::logits(StepShape shape) const {
+  std::vector<float> out(static_cast<size_t>(shape.tokens() * model_.spec().vocab));
+  check_cuda(cudaMemcpy(out.data(), forward_->logits(), out.size() * sizeof(float),
+                        cudaMemcpyDeviceToHost),
+             "copy of logits");
+  return out;
+}
+
+void DecodeCuda::launch(StepShape shape, int32_t kept_set) {
+  const auto found = graphs_.find({shape, kept_set, kAllParts});
+  REPLAYSSM_CHECK(found != graphs_.end(), "no graph of ", shape.rows, " rows of ", shape.window);
+  block(shape).send();
+  found->second.launch(stream_);
+}
+
+StepOutcome DecodeCuda::wait(StepShape shape) {
+  stream_.wait();
+  Block& b = block(shape);
+  b.receive();
+  const OutcomeArrays& out = b.outcomes;
+  return {out.n_accepted, out.next, out.drawn};
+}
+
+double DecodeCuda::time_parts(StepShape shape, uint32_t parts, int repeats) {
+  Block& b = block(shape);
+  const Graph graph =
+      Graph::capture(stream_, [&] { enqueue(b, shape, 0, parts, /*copies=*/false); });
+  cudaEvent_t begin, end;
+  check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
+  check_cuda(cudaEventCreate(&end), "cudaEventCreate");
+  graph.launch(stream_);
+  check_cuda(cudaEventRecord(begin, stream_.get()), "cudaEventRecord");
+  for (int i = 0; i < repeats; ++i) graph.launch(stream_);
+  check_cuda(cudaEventRecord(end, stream_.get()), "cudaEventRecord");
+  stream_.wait();
+  float ms = 0;
+  check_cuda(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return static_cast<double>(ms) / repeats;
+}
+
+}  // namespace replayssm

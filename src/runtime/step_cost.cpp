@@ -1,0 +1,157 @@
+#include "runtime/step_cost.h"
+
+#include <algorithm>
+
+namespace replayssm {
+namespace {
+
+constexpr double kBandwidth = 4.55e12, kFlops = 790e12;
+// What the prediction takes: rates of products at 64 to 1,024 rows, of the state kernels by way and
+// type, of attention, and a launch inside a graph.
+constexpr double kProductBandwidth = 3.9e12, kProductFlops = 600e12;
+constexpr double kKvBandwidth = 3.6e12;
+constexpr double kElementwiseBandwidth = 3.0e12;
+constexpr double kLaunch = 1.8e-6;
+constexpr double kMs = 1e3;
+
+// Of the floor, what the state kernels of bench/kernels reach at batch 256.
+double state_rate(const StepWorkload& work) {
+  if (work.state == StateWay::kPlain) return 0.87;
+  if (work.state != StateWay::kReplay) return 0.8;
+  const bool window = work.window > 1;
+  switch (work.checkpoint) {
+    case DType::kF32:
+      return window ? 0.77 : 0.83;
+    case DType::kI8:
+      return window ? 0.45 : 0.62;
+    default:
+      return window ? 0.74 : 0.88;
+  }
+}
+
+class Adder {
+ public:
+  Adder(const ModelSpec& spec, const StepWorkload& work) : spec_(spec), work_(work) {
+    tokens_ = static_cast<double>(work.rows) * work.window;
+  }
+
+  void add(const Mamba2Spec& s) {
+    const auto inner = static_cast<double>(s.inner());
+    const auto channels = static_cast<double>(s.conv_channels());
+    const double keys = static_cast<double>(s.n_groups) * s.state_dim;
+    linear(spec_.hidden, s.inner() + s.conv_channels());
+    linear(spec_.hidden, s.n_heads);
+    recurrence(inner, keys, s.state_dim, 2, s.n_heads, 0);
+    elementwise(2 * (3 * channels + 3 * inner), 2);
+    linear(s.inner(), spec_.hidden);
+  }
+
+  void add(const GdnSpec& s) {
+    const auto values = static_cast<double>(s.value_size());
+    linear(spec_.hidden, s.conv_channels() + s.value_size());
+    linear(spec_.hidden, 2 * int64_t{s.n_value_heads});
+    recurrence(values, static_cast<double>(s.key_size()), s.key_dim, 2, s.n_value_heads,
+               s.n_value_heads);
+    elementwise(2 * (3 * static_cast<double>(s.conv_channels()) + 3 * values), 2);
+    linear(s.value_size(), spec_.hidden);
+  }
+
+  void add(const AttentionSpec& s) {
+    const double position = 4.0 * static_cast<double>(s.kv_size());  // k and v, bf16
+    linear(spec_.hidden, s.q_size() * (s.output_gate ? 2 : 1) + 2 * s.kv_size());
+    const auto rows = static_cast<double>(work_.rows);
+    const double bytes = rows * position * (work_.context + work_.window);
+    const double flops = 4 * tokens_ * static_cast<double>(s.q_size()) * work_.context;
+    cost_.kv_bytes += bytes;
+    cost_.floor.kv += std::max(bytes / kBandwidth, flops / kFlops) * kMs;
+    cost_.predicted.kv +=
+        (std::max(bytes / kKvBandwidth, flops / kProductFlops) + 2 * kLaunch) * kMs;
+    if (s.output_gate) elementwise(6 * static_cast<double>(s.q_size()), 1);
+    linear(s.q_size(), spec_.hidden);
+  }
+
+  void add(const MlpSpec& s) {
+    const int64_t in = s.kind == MlpKind::kGatedSilu ? 2 * s.ff : s.ff;
+    linear(spec_.hidden, in);
+    elementwise(2 * static_cast<double>(in + s.ff), 1);
+    linear(s.ff, spec_.hidden);
+  }
+
+  // Other kinds of mixer are not counted.
+  template <typename Spec>
+  void add(const Spec&) {}
+
+  void norm() { elementwise(6 * static_cast<double>(spec_.hidden), 1); }
+  void head() {
+    norm();
+    linear(spec_.hidden, spec_.vocab);
+    elementwise(4 * static_cast<double>(spec_.vocab), 3);
+  }
+
+  const StepCost& cost() const { return cost_; }
+
+ private:
+  void linear(int64_t n_in, int64_t n_out) {
+    const double elements = static_cast<double>(n_in) * static_cast<double>(n_out);
+    const double bytes = elements * work_.weight_bytes, flops = 2 * elements * tokens_;
+    cost_.weight_bytes += bytes;
+    cost_.floor.weights += std::max(bytes / kBandwidth, flops / kFlops) * kMs;
+    cost_.predicted.weights +=
+        (std::max(bytes / kProductBandwidth, flops / kProductFlops) + kLaunch) * kMs;
+  }
+
+  // As bench/kernels counts a layer's step.
+  void recurrence(double values, double keys, double key_dim, double ring_bytes, double gates,
+                  double betas) {
+    const double state = values * key_dim * static_cast<double>(dtype_bytes(work_.checkpoint));
+    const double ring_row = (values + keys) * ring_bytes + 4 * gates;
+    const double inputs = 2 * (2 * keys + values) + 4 * (gates + betas), outputs = 2 * values;
+    double bytes = work_.window * (inputs + outputs);
+    switch (work_.state) {
+      case StateWay::kReplay:
+        bytes += state * (1 + work_.accepted / work_.interval) +
+                 ring_row * (work_.interval / 2.0 + work_.window);
+        break;
+      case StateWay::kPlain:
+      case StateWay::kSnapshots:
+        bytes += state * (1 + work_.window);
+        break;
+      case StateWay::kActivationReplay:
+        bytes += state * 3 + work_.accepted * inputs;
+        break;
+      case StateWay::kJointAdvance:
+        bytes += state * 2 + work_.accepted * inputs;
+        break;
+    }
+    bytes *= static_cast<double>(work_.rows);
+    cost_.state_bytes += bytes;
+    cost_.floor.state += bytes / kBandwidth * kMs;
+    cost_.predicted.state += (bytes / kBandwidth / state_rate(work_) + kLaunch) * kMs;
+  }
+
+  // Bytes a token.
+  void elementwise(double bytes, int launches) {
+    cost_.predicted.rest += (tokens_ * bytes / kElementwiseBandwidth + launches * kLaunch) * kMs;
+  }
+
+  const ModelSpec& spec_;
+  const StepWorkload& work_;
+  double tokens_ = 0;
+  StepCost cost_;
+};
+
+}  // namespace
+
+StepCost step_cost(const ModelSpec& spec, const StepWorkload& work) {
+  Adder adder(spec, work);
+  for (const LayerSpec& layer : spec.layers) {
+    for (const MixerSpec& mixer : layer.mixers) {
+      adder.norm();
+      std::visit([&](const auto& s) { adder.add(s); }, mixer);
+    }
+  }
+  adder.head();
+  return adder.cost();
+}
+
+}  // namespace replayssm

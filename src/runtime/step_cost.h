@@ -1,0 +1,40 @@
+// What a decode step must move and compute, by kind of op: the floor that a measured step is held
+// to, and a prediction from the rates that kernels reach.
+#pragma once
+
+#include <cstdint>
+
+#include "model/spec.h"
+#include "model/state_way.h"
+#include "replay/types.h"
+
+namespace replayssm {
+
+struct StepWorkload {
+  int64_t rows = 1;
+  int32_t window = 1;     // tokens of a row
+  double accepted = 1;    // of them, those that stand
+  double context = 1024;  // positions before the window
+  StateWay state = StateWay::kReplay;
+  DType checkpoint = DType::kF32;
+  double weight_bytes = 2;  // of an element of a linear layer
+  int32_t interval = 16;
+};
+
+// Milliseconds. A floor is, op by op, the larger of bytes / 4.55 TB/s and flops / 790 TFLOP/s (one
+// H200, measured); `rest` (norms, conv, activations, draws) moves what the caches hold and has
+// none.
+struct StepTimes {
+  double weights = 0, state = 0, kv = 0, rest = 0;
+  double total() const { return weights + state + kv + rest; }
+};
+
+struct StepCost {
+  StepTimes floor;
+  StepTimes predicted;
+  double weight_bytes = 0, state_bytes = 0, kv_bytes = 0;  // that a step moves
+};
+
+StepCost step_cost(const ModelSpec& spec, const StepWorkload& work);
+
+}  // namespace replayssm
