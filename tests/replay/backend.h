@@ -43,7 +43,8 @@ class Backend {
   // A backend may lack a problem of some test; its binary lists which (tests/cuda/plans_test.cpp).
   bool takes(const Problem& problem) const { return plan(problem).plan != nullptr; }
 
-  // True if scores enter the sums of the delta rule in fp16: a rounding point of its own.
+  // True if scores enter the sums of the delta rule in fp16, and the rows of Mamba-2's folds into
+  // int8 those in bf16: rounding points of its own.
   virtual bool rounds_scores() const { return false; }
   // The strides that it takes are multiples of so many elements.
   virtual int64_t stride_multiple() const { return 1; }

@@ -25,8 +25,8 @@ constexpr StepInstance kInstances[] = {
     mamba128<DType::kF16, 80, false, Cut{160, 2, true, 96}>(),
     mamba128<DType::kBF16, 80, true, Cut{160, 2, true, 72}>(),
     mamba128<DType::kBF16, 80, false, Cut{160, 2, true, 96}>(),
-    mamba128<DType::kI8, 80, true, Cut{320, 4, false, 128}>(),
-    mamba128<DType::kI8, 80, false, Cut{320, 4, true, 128}>(),
+    mamba128<DType::kI8, 80, true, Cut{320, 4, true, 128}>(),
+    mamba128<DType::kI8, 80, false, Cut{960, 4, true, 128}>(),
     mamba128<DType::kI8, 80, true, Cut{160, 2, true, 80}>(),
     mamba128<DType::kI8, 80, false, Cut{160, 2, true, 96}>(),
 };

@@ -120,6 +120,7 @@ struct alignas(128) StepShared {
   float query_scale[T::kQueries];
   [[no_unique_address]] std::conditional_t<T::kKda, KdaShared<T>, Absent<2>> kda;
   float query_sum[T::kQueries], key_sum[T::kQueries];  // int8: sums of the operands
+  [[no_unique_address]] std::conditional_t<T::kInt8, float[T::kRows], Absent<3>> row_scale;
   uint64_t barrier;
 };
 
@@ -154,23 +155,20 @@ class StepBlock {
     if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) return;
     load_state();
     base_ = grid;
-    if (pending_) {
-      load_ring(c_, c_ + kSlots);
-      // Where the current interval needs the older one's memory: fold first, on its own.
-      if (T::kSingle ? start_ > grid : end_ > grid + kSlots) {
+    if (pending_) load_ring(c_, c_ + kSlots);
+    if constexpr (T::kSingle) {
+      // A row of the interval in work needs the older one's memory: fold first, on its own.
+      if (pending_ && start_ > grid) {
         prepare_window(start_, start_, c_);
         fold(c_, true);
         __syncthreads();
         pending_ = false;
       }
-    }
-    if constexpr (T::kSingle) {
       if (!pending_) load_ring(grid, start_);
       prepare_window(start_, end_, c_);
       if (pending_) fold(c_, true);
       if (start_ < end_) segment(start_, end_);
     } else {
-      load_ring(grid, min(start_, grid + kSlots));
       walk();
     }
   }
@@ -240,33 +238,47 @@ class StepBlock {
   __device__ int stop_of(int from) const {
     return min(end_, (T::kSweep ? from & ~(kColumns - 1) : from) + kColumns);
   }
+  // Each part stands here once or twice: more code would not fit the instruction cache.
   __device__ void walk() {
-    int stop = stop_of(start_);
-    if (!pending_ && start_ > base_ + kSlots) load_ring(base_ + kSlots, start_);
-    prepare_window(start_, stop, pending_ ? c_ : base_ + kSlots);
-    if (pending_) fold(c_, true);
-    for (int from = start_; from < end_;) {
-      if (from == stop) {
-        __syncthreads();
-        stop = stop_of(from);
-        if constexpr (!T::kSweep) fetch(from, stop, base_ + kSlots);
+    // A window beyond the next grid point needs the memory of the pending interval: that is folded
+    // before the window is prepared.
+    bool alone = pending_ && end_ > base_ + kSlots;
+    if (!alone) load_window_ring();
+    int from = start_, stop = start_, other = pending_ ? c_ : base_ + kSlots;
+    bool prepared = false, fetched = false;
+    dependencies_wait();
+    do {
+      if (!prepared || (from == stop && from < end_)) {
+        if (prepared) __syncthreads();
+        stop = alone ? from : stop_of(from);
+        if (!fetched) fetch(from, stop, other);
         prepare(from, stop);
+        prepared = true;
+        fetched = T::kSweep && !alone && stop < end_;
+        if (fetched) fetch(stop, stop_of(stop), ((stop - 1) & ~(kSlots - 1)) + kSlots);
       }
-      if (T::kSweep && stop < end_) {
-        fetch(stop, stop_of(stop), ((stop - 1) & ~(kSlots - 1)) + kSlots);
-      }
-      while (from < stop) {
-        if (from >= base_ + kSlots) {
-          fold(base_, false);
-          base_ += kSlots;
+      if (pending_) {
+        fold(c_, true);
+        pending_ = false;
+        other = base_ + kSlots;
+        if (alone) {
+          alone = false;
+          __syncthreads();
+          load_window_ring();
+          continue;
         }
+      } else if (from >= base_ + kSlots) {
+        fold(base_, false);
+        base_ += kSlots;
+        other += kSlots;
+      }
+      if (from < end_) {
         const int to = min(stop, base_ + kSlots);
         segment(from, to);
         from = to;
       }
-    }
-    // A sweep that ends at a grid point leaves its checkpoint.
-    if (T::kSweep && end_ == base_ + kSlots) fold(base_, false);
+      // A sweep that ends at a grid point leaves its checkpoint.
+    } while (from < end_ || (T::kSweep && from == base_ + kSlots));
   }
 
   // ---- loads
@@ -291,10 +303,11 @@ class StepBlock {
     if constexpr (T::kInt8) {
       const float* scale = a_.scale + read_slot_ * a_.scale_slot_stride + first_row_;
 #pragma unroll
-      for (int m = 0; m < kMs; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          row_scale_[m][half] = c_ == 0 ? 0.0f : scale[lane_row(m) + half];
+      for (int row = threadIdx.x; row < T::kRows; row += T::kThreads) {
+        if (c_ == 0) {
+          s_.row_scale[row] = 0;
+        } else {
+          copy_4(shared_address(&s_.row_scale[row]), scale + row);
         }
       }
     }
@@ -321,6 +334,11 @@ class StepBlock {
                                       ring_slot_ * a_.ring_value.slot_stride + first_row_);
   }
 
+  // The ring rows before the window, of its interval and the next.
+  __device__ void load_window_ring() {
+    load_ring(base_, min(start_, base_ + kSlots));
+    if (start_ > base_ + kSlots) load_ring(base_ + kSlots, start_);
+  }
   // The ring rows of positions [base, to) of the interval at `base`.
   __device__ void load_ring(int base, int to) {
     const int n = to - base;
@@ -698,9 +716,11 @@ class StepBlock {
   // ---- step_fold.cuh
 
   __device__ void fold(int base, bool pending);
-  // Parts of a 16-bit operand that the weighted ring values are split into. An fp32 checkpoint of
-  // bf16 values needs a third.
-  static constexpr int kParts = T::kKda ? 1 : T::kMamba && T::kCheckpoint == DType::kF32 ? 3 : 2;
+  // Parts of a 16-bit operand that the weighted ring values are split into: int8 rounds away what a
+  // second would hold; an fp32 checkpoint of bf16 values needs a third.
+  static constexpr int kParts = T::kKda || T::kInt8                          ? 1
+                                : T::kMamba && T::kCheckpoint == DType::kF32 ? 3
+                                                                             : 2;
   using FoldOperand = uint32_t[kParts][4];
 
   __device__ void fold_operand(int base, int m, FoldOperand parts) const;
@@ -730,7 +750,6 @@ class StepBlock {
   int sub_window_ = 0;  // first position of the sub-window
   Fetched fetched_;     // of the next sub-window
   uint32_t value_[T::kOwnColumns][kMs];
-  float row_scale_[kMs][2];  // int8
 };
 
 }  // namespace replayssm::cuda

@@ -14,13 +14,19 @@ __device__ void StepBlock<T>::fold_operand(int base, int m, FoldOperand parts) c
   for (int i = 0; i < 4; ++i) {
     const int slot = 2 * c() + i % 2 + i / 2 * 8;
     weight[i] = s_.fold_weight[head_of(set_of(m))][parity(base)][slot];
-    read_rows(s_.values[interval_row(base) + slot], x[i]);
+    const uint16_t* rows = s_.values[interval_row(base) + slot];
+    if constexpr (T::kInt8) {  // one product's at a time
+      x[i][0] = *reinterpret_cast<const uint32_t*>(rows + lane_row(m));
+    } else {
+      read_rows(rows, x[i]);
+    }
   }
+  const int own = T::kInt8 ? 0 : m;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {  // a0: row g, slots 2c, 2c+1; a1: row g+8; a2, a3: slots + 8
     const int first = i / 2 * 2;
-    const uint32_t pair = i % 2 == 0 ? low_halves(x[first][m], x[first + 1][m])
-                                     : high_halves(x[first][m], x[first + 1][m]);
+    const uint32_t pair = i % 2 == 0 ? low_halves(x[first][own], x[first + 1][own])
+                                     : high_halves(x[first][own], x[first + 1][own]);
     if constexpr (T::kKda) {  // the decay is in the keys
       parts[0][i] = pair;
     } else {
@@ -179,8 +185,9 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
            (write_slot_ * a_.checkpoint_slot_stride + int64_t{first_row_} * T::kKeyDim) *
                T::kElementBytes;
   }
+  // int8's products take one copy of the code: four would not fit the instruction cache.
   constexpr int kGroup = T::kInt8 ? 1 : kMs < 2 ? kMs : 2;
-#pragma unroll
+#pragma unroll(T::kInt8 ? 1 : kMs)
   for (int first = 0; first < kMs; first += kGroup) {
     FoldOperand parts[kGroup];
     float decay[kGroup];
@@ -203,7 +210,8 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const FoldOperand 
                                         uint8_t* slot) {
   float d[T::kSteps][8];
   float largest[2] = {0, 0};
-  const float scale[2] = {decay * row_scale_[m][0], decay * row_scale_[m][1]};
+  float* const row_scale = &s_.row_scale[lane_row(m)];
+  const float scale[2] = {decay * row_scale[0], decay * row_scale[1]};
   // Bytes are read as the floats 2^15 + byte; the bias' rounding is 0.002 of a quantum.
   const float bias[2] = {-32896.0f * scale[0], -32896.0f * scale[1]};
 #pragma unroll
@@ -241,11 +249,10 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const FoldOperand 
     const float full = largest[half] * (1.0f / 127.0f);
     const float split = full * 129.0f;
     const float step = largest[half] < 0x1p-100f ? 0.0f : split - (split - full);
-    row_scale_[m][half] = step;
+    if (c() == 0) row_scale[half] = step;
     inverse[half] = step > 0 ? __fdividef(1.0f, step) : 0.0f;
     if (slot != nullptr && c() == 0) {
-      a_.scale[write_slot_ * a_.scale_slot_stride + first_row_ + lane_row(m) + half] =
-          row_scale_[m][half];
+      a_.scale[write_slot_ * a_.scale_slot_stride + first_row_ + lane_row(m) + half] = step;
     }
   }
 #pragma unroll
@@ -267,6 +274,7 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const FoldOperand 
     *chunk(i, m) = raw;
     if (slot != nullptr) *reinterpret_cast<uint4*>(slot + chunk_offset(i, m)) = raw;
   }
+  __syncwarp();  // the rows' new scales
 }
 
 }  // namespace replayssm::cuda

@@ -405,7 +405,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
         float decay = gate.x;
         if constexpr (T::kInt8) {
           query = fmaf(-1152.0f, s_.query_sum[column], query);
-          decay *= row_scale_[m][half];
+          decay *= s_.row_scale[lane_row(m) + half];
         }
         const float v = value_of(j, m, half);
         if constexpr (T::kMamba) {
