@@ -73,6 +73,9 @@ struct Common {
   int n_pools = 1, n_steps = 0;
 };
 
+// Consecutive steps work on different pools, so that one may fetch while the other ends.
+bool is_early(const Cell& cell, int n_pools) { return n_pools > 1 && cell.batch <= kEarlyBatches; }
+
 // One phase's rows; see setup.h.
 std::vector<Row> rows_of(const Cell& cell, const Grid& grid, int phase) {
   const int64_t interval = cell.interval;
@@ -159,8 +162,7 @@ Prepared prepare_replay(const Cell& cell, Arena& arena) {
     a.ring_value.data =
         static_cast<uint16_t*>(a.ring_value.data) + first * a.ring_value.slot_stride;
     a.ring_gate.data = static_cast<float*>(a.ring_gate.data) + first * a.ring_gate.slot_stride;
-    // Consecutive steps work on different pools, so that one may fetch while the other ends.
-    plan->step(a, stream, {.early = c.n_pools > 1 && cell.batch <= kEarlyBatches});
+    plan->step(a, stream, {.early = is_early(cell, c.n_pools)});
   };
   return {c.n_steps, launch, ""};
 }
@@ -215,10 +217,11 @@ Prepared prepare_baseline(const Cell& cell, Arena& arena) {
   const auto launch = [=](int step, cudaStream_t stream) {
     cuda::BaselineArgs a = args;
     a.state = static_cast<uint8_t*>(a.state) + step % c.n_pools * pool_bytes;
-    cuda::baseline_step(p, a, stream);
+    const bool early = is_early(cell, c.n_pools);
+    cuda::baseline_step(p, a, stream, early);
     if (device_second != nullptr) {
       a.rows = device_second;
-      cuda::baseline_step(p, a, stream);
+      cuda::baseline_step(p, a, stream, early);  // the first pass writes no state
     }
   };
   return {c.n_steps, launch, ""};

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "replay/cuda/baselines/baselines.h"
+#include "replay/cuda/ptx.cuh"
 
 namespace replayssm::cuda {
 namespace {
@@ -215,6 +216,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8)
       State::load(from + r * kKeyDim + c * kLanes * kChunk, state[r] + c * kChunk);
     }
   }
+  dependencies_wait();
   const auto write = [&](int32_t slot) {
     if (slot < 0) return;
     typename State::Type* to = states + slot * args.state_slot_stride;
@@ -239,22 +241,30 @@ __global__ void __launch_bounds__(32 * kWarps, 8)
 }
 
 template <Family kFamily, typename State>
-void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t stream) {
+void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t stream, bool early) {
   const int slabs = problem.n_heads * problem.value_dim / kRows;
-  const dim3 grid(static_cast<unsigned>((slabs + kWarps - 1) / kWarps),
-                  static_cast<unsigned>(args.n_rows));
-  baseline_kernel<kFamily, State><<<grid, 32 * kWarps, 0, stream>>>(args, problem);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>((slabs + kWarps - 1) / kWarps),
+                        static_cast<unsigned>(args.n_rows));
+  config.blockDim = 32 * kWarps;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  cudaLaunchKernelEx(&config, baseline_kernel<kFamily, State>, args, problem);
 }
 
 template <Family kFamily>
-void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t stream) {
+void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t stream, bool early) {
   switch (problem.checkpoint) {
     case DType::kF32:
-      return launch<kFamily, Float>(problem, args, stream);
+      return launch<kFamily, Float>(problem, args, stream, early);
     case DType::kF16:
-      return launch<kFamily, Half>(problem, args, stream);
+      return launch<kFamily, Half>(problem, args, stream, early);
     case DType::kBF16:
-      return launch<kFamily, BFloat>(problem, args, stream);
+      return launch<kFamily, BFloat>(problem, args, stream, early);
     case DType::kI8:
       return;
   }
@@ -274,12 +284,13 @@ std::string baseline_reason(const Problem& p) {
   return "";
 }
 
-void baseline_step(const Problem& problem, const BaselineArgs& args, cudaStream_t stream) {
+void baseline_step(const Problem& problem, const BaselineArgs& args, cudaStream_t stream,
+                   bool early) {
   if (args.n_rows == 0) return;
   if (problem.family == Family::kGdn) {
-    launch<Family::kGdn>(problem, args, stream);
+    launch<Family::kGdn>(problem, args, stream, early);
   } else {
-    launch<Family::kMamba2>(problem, args, stream);
+    launch<Family::kMamba2>(problem, args, stream, early);
   }
 }
 

@@ -53,7 +53,9 @@ struct BaselineArgs {
 // activations, states fp32, fp16 (saturates) and bf16.
 std::string baseline_reason(const Problem& problem);
 
-// Launches one kernel; neither allocates nor synchronises; may be captured in a graph.
-void baseline_step(const Problem& problem, const BaselineArgs& args, cudaStream_t stream);
+// Launches one kernel; neither allocates nor synchronises; may be captured in a graph. early: rows
+// and states may be fetched while the kernel before this one in the stream still runs (StepHints).
+void baseline_step(const Problem& problem, const BaselineArgs& args, cudaStream_t stream,
+                   bool early = false);
 
 }  // namespace replayssm::cuda
