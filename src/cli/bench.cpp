@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench_layer.h"
+#include "cli/bench_serve.h"
 #include "cli/common.h"
 #include "runtime/runner.h"
 
@@ -159,7 +160,7 @@ nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context)
 
 void run(const BenchFlags& flags) {
   if (flags.what != "layers" && flags.what != "model" && flags.what != "all") {
-    throw UsageError(concat("bench ", flags.what, ": must be layers, model or all"));
+    throw UsageError(concat("bench ", flags.what, ": must be layers, model, all or serve"));
   }
   for (const int batch : flags.batches) {
     if (batch < 1 || batch > 4096) throw UsageError("--batch: must be 1..4096");
@@ -212,7 +213,10 @@ void add_bench(CLI::App& app) {
   verb->add_option("--window", flags->windows, "windows T")->delimiter(',')->capture_default_str();
   verb->add_option("--json", flags->json, "also write the figures to this file");
   flags->model.add_threads(*verb);
-  verb->callback([flags] { run(*flags); });
+  add_bench_serve(*verb);
+  verb->callback([flags, verb] {
+    if (verb->get_subcommands().empty()) run(*flags);
+  });
 }
 
 }  // namespace replayssm::cli

@@ -32,6 +32,8 @@ struct ServeFlags {
   int max_sequences = 32;
   int max_queued = 256;
   int64_t max_positions = 0;
+  int64_t chunk_tokens = 256;
+  int64_t snapshot_interval = 256;
   std::string cache_folder;
   std::string trace_file;
   double drain_seconds = 30;
@@ -52,6 +54,10 @@ void check_flags(const ServeFlags& flags) {
         concat("0..", static_cast<int64_t>(kMostGigabytes)));
   check(flags.max_sequences >= 1 && flags.max_sequences <= 4096, "--max-sequences", "1..4096");
   check(flags.max_queued >= 0 && flags.max_queued <= 1 << 20, "--max-queued", "0..1048576");
+  check(flags.chunk_tokens >= 64 && flags.chunk_tokens <= 65536 && flags.chunk_tokens % 64 == 0,
+        "--chunk-tokens", "a multiple of 64 up to 65536");
+  check(flags.snapshot_interval >= 0 && flags.snapshot_interval <= 1 << 30, "--snapshot-interval",
+        "0..1073741824");
   check(flags.drain_seconds >= 0 && flags.drain_seconds <= 86400, "--drain-seconds", "0..86400");
   check(flags.api_key.empty() || flags.api_key_file.empty(), "--api-key",
         "given once: itself or by --api-key-file");
@@ -84,6 +90,8 @@ EngineOptions engine_options(const ServeFlags& flags, const Model& model,
   options.prefix_cache = !flags.no_prefix_cache;
   options.draft_tokens = flags.draft_tokens;
   options.adaptive_drafts = !flags.fixed_drafts;
+  options.chunk_tokens = flags.chunk_tokens;
+  options.snapshot_interval = flags.snapshot_interval;
   options.cache_folder = flags.cache_folder;
   options.trace_file = flags.trace_file;
   options.test_hooks = flags.test_hooks;
@@ -200,6 +208,11 @@ void add_serve(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--max-positions", flags->max_positions,
                    "of one sequence; 0: the model's, 4096 at most");
+  verb->add_option("--chunk-tokens", flags->chunk_tokens, "of prompts in one pass")
+      ->capture_default_str();
+  verb->add_option("--snapshot-interval", flags->snapshot_interval,
+                   "positions between snapshots of a prompt; 0: at powers of two and message ends")
+      ->capture_default_str();
   verb->add_option("--cache-dir", flags->cache_folder, "folder for snapshots and sessions");
   verb->add_flag("--no-prefix-cache", flags->no_prefix_cache, "compute every prompt in full");
   verb->add_option("--trace", flags->trace_file, "Chrome trace of the scheduler and the passes");

@@ -160,9 +160,9 @@ void DiskTier::save_session(const std::string& name, const SnapshotFile& file) {
   bytes_ += bytes - old;
 }
 
-SnapshotFile DiskTier::load_session(const std::string& name) {
+std::optional<SnapshotFile> DiskTier::load_session(const std::string& name) {
   const std::string path = session_path(name);
-  if (!fs::exists(path)) fail("no session named \"", name, "\" in ", folder_);
+  if (!fs::exists(path)) return std::nullopt;
   try {
     return read_snapshot_file(path, format_);
   } catch (const Error&) {

@@ -28,9 +28,10 @@ class DiskTier {
   std::optional<SnapshotFile> longest(std::span<const int32_t> tokens, int64_t more_than,
                                       int64_t limit);
 
-  // Throw Error: the name is bad, the file cannot be written, is not there, or is not as written.
+  // Throw Error: the name is bad, the file cannot be written, or is not as written.
   void save_session(const std::string& name, const SnapshotFile& file);
-  SnapshotFile load_session(const std::string& name);
+  // Nothing if there is none.
+  std::optional<SnapshotFile> load_session(const std::string& name);
   // False if there is none.
   bool drop_session(const std::string& name);
 

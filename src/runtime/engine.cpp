@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <future>
 
@@ -30,6 +31,8 @@ PoolSizes executor_pools(const EngineOptions& options, PoolSizes pools) {
   if (options.test_hooks) ++pools.checkpoint_slots;
   return pools;
 }
+
+Refusal no_hooks() { return {Refusal::Kind::kInvalid, "", "needs test hooks"}; }
 
 const EngineOptions& checked(const EngineOptions& o, const Model& model) {
   const auto check = [](bool good, const char* field, const auto&... why) {
@@ -82,6 +85,7 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& c
   for (const auto& [purpose, bytes] : budget_.report.purposes) planned += bytes;
   REPLAYSSM_CHECK(held_bytes() <= planned, "holds ", held_bytes(), " bytes, planned ", planned);
   open_tier();
+  if (options_.test_hooks) poison_all();
   publish_stats();
   thread_ = std::thread([this] { loop(); });
 }
@@ -90,6 +94,17 @@ int64_t EngineImpl::held_bytes() const {
   int64_t bytes = model_->memory().weights + executor_.bytes() + draw_.bytes();
   if (draft_model_) bytes += draft_model_->bytes();
   return bytes;
+}
+
+// All slots, rings and pages.
+void EngineImpl::poison_all() {
+  const PoolSizes& pools = budget_.pools;
+  const auto poison = [this](Action::Kind kind, int32_t size) {
+    for (int32_t i = 0; i < size; ++i) executor_.act({kind, i, -1, 0, {}});
+  };
+  poison(Action::Kind::kPoisonCheckpoint, pools.checkpoint_slots);
+  poison(Action::Kind::kPoisonRing, pools.ring_slots);
+  poison(Action::Kind::kPoisonPage, pools.kv_pages);
 }
 
 EngineImpl::~EngineImpl() {
@@ -132,9 +147,9 @@ void EngineImpl::post(std::function<void()> command) {
 }
 
 // Runs on the engine's thread, between two steps.
-std::string EngineImpl::call(const std::function<std::string()>& command) {
+std::optional<Refusal> EngineImpl::call(const std::function<std::optional<Refusal>()>& command) {
   REPLAYSSM_CHECK(std::this_thread::get_id() != thread_.get_id(), "called from a listener");
-  auto answer = std::make_shared<std::promise<std::string>>();
+  auto answer = std::make_shared<std::promise<std::optional<Refusal>>>();
   auto future = answer->get_future();
   post([&command, answer] { answer->set_value(command()); });
   return future.get();
@@ -212,30 +227,40 @@ EngineStats EngineImpl::stats() const {
   return stats_;
 }
 
-std::string EngineImpl::preempt(RequestId id) {
-  if (!options_.test_hooks) return "preempt needs test hooks";
-  const auto take_memory = [this, id]() -> std::string {
+std::optional<Refusal> EngineImpl::preempt(RequestId id) {
+  if (!options_.test_hooks) return no_hooks();
+  const auto take_memory = [this, id]() -> std::optional<Refusal> {
     const auto live = live_.find(id);
     bool any = false;
     for (int32_t i = 0; live != live_.end() && i < live->second.request.n; ++i) {
       any = scheduler_.preempt({id, i}) || any;
     }
-    return any ? "" : concat("request ", id, " does not run");
+    if (any) return std::nullopt;
+    return Refusal{Refusal::Kind::kConflict, "", concat("request ", id, " does not run")};
   };
   if (std::this_thread::get_id() != thread_.get_id()) return call(take_memory);
   post([take_memory] { take_memory(); });
-  return "";
+  return std::nullopt;
 }
 
-std::string EngineImpl::state_hash(RequestId id, std::string* hash) {
-  if (!options_.test_hooks) return "state_hash needs test hooks";
-  return call([this, id, hash]() -> std::string {
-    for (const Finished& finished : finished_) {
-      if (finished.id != id || finished.hash.empty()) continue;
-      *hash = finished.hash;
-      return "";
-    }
-    return concat("request ", id, " has not finished, or long ago");
+std::optional<Refusal> EngineImpl::final_state(RequestId id, FinalState* state) {
+  if (!options_.test_hooks) return no_hooks();
+  return call([this, id, state]() -> std::optional<Refusal> {
+    const auto found = std::ranges::find(finished_, id, &Finished::id);
+    if (found == finished_.end()) return not_finished(id);
+    if (found->hash.empty()) return no_text(id);
+    *state = {found->hash, found->text};
+    return std::nullopt;
+  });
+}
+
+std::optional<Refusal> EngineImpl::drop_cache() {
+  if (!options_.test_hooks) return no_hooks();
+  return call([this]() -> std::optional<Refusal> {
+    scheduler_.drop_cache();
+    act(scheduler_.take_actions());
+    publish_stats();
+    return std::nullopt;
   });
 }
 

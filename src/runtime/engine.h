@@ -113,9 +113,17 @@ class Listener {
   virtual void finished(const RequestUsage& usage, const std::string& error) = 0;
 };
 
-// Why a request was not taken.
+// Why something was not done.
 struct Refusal {
-  enum class Kind : int32_t { kInvalid, kBusy, kDraining, kUnknownSession } kind;
+  enum class Kind : int32_t {
+    kInvalid,
+    kBusy,
+    kDraining,
+    kUnknownSession,
+    kUnknownRequest,  // or finished too long ago
+    kConflict,        // with the state that things are in
+    kFailed,          // the disk
+  } kind;
   std::string field;    // of GenerationRequest
   std::string message;  // names the numbers
 };
@@ -136,7 +144,7 @@ struct EngineOptions {
   std::string cache_folder;  // disk tier for snapshots and sessions; empty: none
   int64_t cache_folder_bytes = int64_t{1} << 30;
   std::string trace_file;   // Chrome trace format; empty: none
-  bool test_hooks = false;  // scripted drafts, forced preemption, NaN in freed memory
+  bool test_hooks = false;  // scripted drafts, forced preemption, NaN in fresh and freed memory
 };
 
 // Bytes by purpose; the sum never passes `budget`.
@@ -150,7 +158,7 @@ struct EngineStats {
   int64_t slots = 0, slots_free = 0;  // checkpoint slots
   int64_t rings = 0, rings_free = 0;
   int64_t pages = 0, pages_free = 0;
-  int64_t snapshots = 0, snapshot_bytes = 0;
+  int64_t snapshots = 0, snapshot_pages = 0, snapshot_bytes = 0;
   int64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   int64_t drafted = 0, accepted = 0, preemptions = 0, cancelled = 0;
   int64_t evicted = 0, refused_corrupt = 0;
@@ -174,19 +182,25 @@ class Engine {
 
   // Sessions: a text with its state under a name. Save keeps a finished request's text (its prompt
   // and choice 0) exactly as it stands; restore brings it from the disk tier; fork makes `to` the
-  // first `length` tokens of `from`. Each returns an error, or empty.
-  virtual std::string save_session(RequestId id, const std::string& name) = 0;
-  virtual std::string restore_session(const std::string& name) = 0;
-  virtual std::string fork_session(const std::string& from, const std::string& to,
-                                   int64_t length) = 0;
-  virtual std::string drop_session(const std::string& name) = 0;
+  // first `length` tokens of `from`. Each returns why not, or nothing.
+  virtual std::optional<Refusal> save_session(RequestId id, const std::string& name) = 0;
+  virtual std::optional<Refusal> restore_session(const std::string& name) = 0;
+  virtual std::optional<Refusal> fork_session(const std::string& from, const std::string& to,
+                                              int64_t length) = 0;
+  virtual std::optional<Refusal> drop_session(const std::string& name) = 0;
 
-  // Test hooks: refused (an error text) unless options.test_hooks. A listener may call preempt: it
-  // takes effect at the next step boundary.
-  virtual std::string preempt(RequestId id) = 0;
-  // Of a finished request, choice 0's: XXH3 over the canonical state at the grid point, ring
-  // rows to n, conv rows and KV, hex.
-  virtual std::string state_hash(RequestId id, std::string* hash) = 0;
+  // Test hooks: refused unless options.test_hooks. A listener may call preempt: it takes effect at
+  // the next step boundary.
+  virtual std::optional<Refusal> preempt(RequestId id) = 0;
+  // Of a finished request, choice 0's text, prompt and answer, and its state's hash: XXH3 over the
+  // canonical state at the grid point, ring rows to n, conv rows and KV, hex.
+  struct FinalState {
+    std::string hash;
+    std::vector<int32_t> text;
+  };
+  virtual std::optional<Refusal> final_state(RequestId id, FinalState* state) = 0;
+  // Forgets all snapshots in memory.
+  virtual std::optional<Refusal> drop_cache() = 0;
 };
 
 // The engine of this build's backend. Throws Error if the budget holds not even one sequence: the

@@ -24,6 +24,10 @@ namespace replayssm {
 std::optional<Refusal> check_request(const GenerationRequest& request, const Model& model,
                                      const EngineOptions& options, int32_t max_sequences);
 
+// Why nothing can be said of a request's end.
+Refusal not_finished(RequestId id);
+Refusal no_text(RequestId id);
+
 // A request from submit to finished.
 struct LiveRequest {
   struct Part {
@@ -63,12 +67,14 @@ class EngineImpl final : public Engine {
   void drain(double seconds) override;
   EngineStats stats() const override;
   MemoryReport memory() const override { return budget_.report; }
-  std::string save_session(RequestId id, const std::string& name) override;
-  std::string restore_session(const std::string& name) override;
-  std::string fork_session(const std::string& from, const std::string& to, int64_t length) override;
-  std::string drop_session(const std::string& name) override;
-  std::string preempt(RequestId id) override;
-  std::string state_hash(RequestId id, std::string* hash) override;
+  std::optional<Refusal> save_session(RequestId id, const std::string& name) override;
+  std::optional<Refusal> restore_session(const std::string& name) override;
+  std::optional<Refusal> fork_session(const std::string& from, const std::string& to,
+                                      int64_t length) override;
+  std::optional<Refusal> drop_session(const std::string& name) override;
+  std::optional<Refusal> preempt(RequestId id) override;
+  std::optional<Refusal> final_state(RequestId id, FinalState* state) override;
+  std::optional<Refusal> drop_cache() override;
 
  private:
   // A finished request: what sessions are made of.
@@ -80,9 +86,10 @@ class EngineImpl final : public Engine {
 
   // ---- engine.cpp: other threads
   void post(std::function<void()> command);
-  std::string call(const std::function<std::string()>& command);
+  std::optional<Refusal> call(const std::function<std::optional<Refusal>()>& command);
   void loop();
   int64_t held_bytes() const;
+  void poison_all();
 
   // ---- engine_step.cpp: the engine's thread
   void step();
@@ -112,7 +119,7 @@ class EngineImpl final : public Engine {
   void take_in(const SnapshotFile& file);
   void fetch_from_disk(const GenerationRequest& request);
   SnapshotFile file_of(std::vector<int32_t> text) const;
-  std::string put_session(const std::string& name, std::vector<int32_t> text);
+  std::optional<Refusal> put_session(const std::string& name, std::vector<int32_t> text);
 
   std::shared_ptr<const Model> model_;
   EngineOptions options_;

@@ -344,8 +344,9 @@ void EngineImpl::publish_stats() {
   stats.pages = scheduler_.pages().size();
   stats.pages_free = scheduler_.pages().n_free();
   stats.snapshots = scheduler_.cache().n_snapshots();
+  stats.snapshot_pages = scheduler_.cache().n_pages();
   stats.snapshot_bytes = stats.snapshots * scheduler_.options().slot_bytes +
-                         scheduler_.cache().n_pages() * scheduler_.options().page_bytes;
+                         stats.snapshot_pages * scheduler_.options().page_bytes;
   stats.preemptions = scheduler_.n_preemptions();
   stats.evicted = scheduler_.cache().n_evicted();
   if (tier_) stats.refused_corrupt = tier_->n_refused();

@@ -10,11 +10,20 @@ namespace {
 
 constexpr size_t kMostSessions = 4096;
 
-std::string no_session(const std::string& name) {
-  return concat("no session named \"", name, "\"");
+Refusal no_session(const std::string& name) {
+  return {Refusal::Kind::kUnknownSession, "", concat("no session named \"", name, "\"")};
 }
 
 }  // namespace
+
+Refusal not_finished(RequestId id) {
+  return {Refusal::Kind::kUnknownRequest, "",
+          concat("request ", id, " has not finished, or long ago")};
+}
+
+Refusal no_text(RequestId id) {
+  return {Refusal::Kind::kConflict, "", concat("request ", id, " has no text: it was cancelled")};
+}
 
 // Of the model and its arithmetic: what it says of a fixed text, and the state that it leaves. The
 // pools are still empty.
@@ -106,53 +115,57 @@ SnapshotFile EngineImpl::file_of(std::vector<int32_t> text) const {
   return file;
 }
 
-std::string EngineImpl::put_session(const std::string& name, std::vector<int32_t> text) {
-  if (name.empty()) return "a session needs a name";
+std::optional<Refusal> EngineImpl::put_session(const std::string& name, std::vector<int32_t> text) {
+  if (name.empty()) return Refusal{Refusal::Kind::kInvalid, "name", "a session needs a name"};
+  {
+    const std::lock_guard lock(mutex_);
+    if (sessions_.size() >= kMostSessions && !sessions_.contains(name)) {
+      return Refusal{Refusal::Kind::kConflict, "",
+                     concat(kMostSessions, " sessions are open; drop one")};
+    }
+  }
   try {
     if (tier_) tier_->save_session(name, file_of(text));
   } catch (const Error& error) {
-    return error.what();
+    return Refusal{Refusal::Kind::kFailed, "", error.what()};
   }
   const std::lock_guard lock(mutex_);
-  if (sessions_.size() >= kMostSessions && !sessions_.contains(name)) {
-    return concat(kMostSessions, " sessions are open; drop one");
-  }
   sessions_[name] = std::move(text);
-  return "";
+  return std::nullopt;
 }
 
-std::string EngineImpl::save_session(RequestId id, const std::string& name) {
-  return call([this, id, &name]() -> std::string {
-    for (const Finished& finished : finished_) {
-      if (finished.id != id) continue;
-      if (finished.text.empty()) return concat("request ", id, " has no text: it was cancelled");
-      return put_session(name, finished.text);
-    }
-    return concat("request ", id, " has not finished, or long ago");
+std::optional<Refusal> EngineImpl::save_session(RequestId id, const std::string& name) {
+  return call([this, id, &name]() -> std::optional<Refusal> {
+    const auto found = std::ranges::find(finished_, id, &Finished::id);
+    if (found == finished_.end()) return not_finished(id);
+    if (found->text.empty()) return no_text(id);
+    return put_session(name, found->text);
   });
 }
 
-std::string EngineImpl::restore_session(const std::string& name) {
-  return call([this, &name]() -> std::string {
+std::optional<Refusal> EngineImpl::restore_session(const std::string& name) {
+  return call([this, &name]() -> std::optional<Refusal> {
     if (!tier_) {
       const std::lock_guard lock(mutex_);
-      return sessions_.contains(name) ? "" : no_session(name);
+      if (sessions_.contains(name)) return std::nullopt;
+      return no_session(name);
     }
     try {
-      SnapshotFile file = tier_->load_session(name);
-      if (file.position > 0) take_in(file);
+      std::optional<SnapshotFile> file = tier_->load_session(name);
+      if (!file) return no_session(name);
+      if (file->position > 0) take_in(*file);
       const std::lock_guard lock(mutex_);
-      sessions_[name] = std::move(file.tokens);
-      return "";
+      sessions_[name] = std::move(file->tokens);
+      return std::nullopt;
     } catch (const Error& error) {
-      return error.what();
+      return Refusal{Refusal::Kind::kConflict, "", error.what()};
     }
   });
 }
 
-std::string EngineImpl::fork_session(const std::string& from, const std::string& to,
-                                     int64_t length) {
-  return call([&]() -> std::string {
+std::optional<Refusal> EngineImpl::fork_session(const std::string& from, const std::string& to,
+                                                int64_t length) {
+  return call([&]() -> std::optional<Refusal> {
     std::vector<int32_t> text;
     {
       const std::lock_guard lock(mutex_);
@@ -161,23 +174,25 @@ std::string EngineImpl::fork_session(const std::string& from, const std::string&
       text = session->second;
     }
     if (length < 1 || length > std::ssize(text)) {
-      return concat("length ", length, " is not in [1, ", text.size(), "]");
+      return Refusal{Refusal::Kind::kInvalid, "length",
+                     concat(length, " is not in [1, ", text.size(), "]")};
     }
     text.resize(static_cast<size_t>(length));
     return put_session(to, std::move(text));
   });
 }
 
-std::string EngineImpl::drop_session(const std::string& name) {
-  return call([this, &name]() -> std::string {
+std::optional<Refusal> EngineImpl::drop_session(const std::string& name) {
+  return call([this, &name]() -> std::optional<Refusal> {
     bool any = false;
     try {
       any = tier_ && tier_->drop_session(name);
     } catch (const Error& error) {
-      return error.what();
+      return Refusal{Refusal::Kind::kFailed, "", error.what()};
     }
     const std::lock_guard lock(mutex_);
-    return sessions_.erase(name) > 0 || any ? "" : no_session(name);
+    if (sessions_.erase(name) > 0 || any) return std::nullopt;
+    return no_session(name);
   });
 }
 

@@ -112,6 +112,10 @@ bool Scheduler::evict() {
   });
 }
 
+void Scheduler::drop_cache() {
+  while (evict()) continue;
+}
+
 std::optional<int32_t> Scheduler::take_slot() {
   while (slots_.n_free() == 0) {
     if (!evict()) return std::nullopt;
@@ -246,6 +250,16 @@ int64_t Scheduler::chunk_end(const Sequence& s) const {
   return next_cut(options_.cuts, s.spec.tokens, s.state.n, end).value_or(end);
 }
 
+// A finished text folds its last checkpoint in this step, and this one may go on from there.
+bool Scheduler::closing_leaves_more(const Sequence& s) const {
+  return uses_cache(s) && std::ranges::any_of(sequences_, [&](const auto& entry) {
+           const Sequence& o = entry.second;
+           const int64_t at = options_.grid.checkpoint_of(o.state.n);
+           return o.stage == Sequence::Stage::kClosing && at > s.state.n && at < s.length() &&
+                  begins_alike(o, s, at);
+         });
+}
+
 std::vector<SequenceKey> Scheduler::choose() {
   std::vector<SequenceKey> chosen;
   std::vector<SequenceKey> prefills;
@@ -273,7 +287,7 @@ std::vector<SequenceKey> Scheduler::choose() {
                                      next_cut(options_.cuts, o.spec.tokens, end - 1, end) &&
                                      begins_alike(o, s, end);
                             });
-      if (twin) continue;
+      if (twin || closing_leaves_more(s)) continue;
       const int64_t size = end - s.state.n;
       if (size > room || (s.spec.all_logits && size > score_room)) break;
       room -= size;

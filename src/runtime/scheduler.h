@@ -96,6 +96,8 @@ class Scheduler {
     std::vector<int32_t> pages;
   };
   std::optional<Place> import(std::span<const int32_t> tokens);
+  // Forgets all snapshots.
+  void drop_cache();
   // Actions since the last plan: to be done before memory is read or written from outside.
   std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
 
@@ -115,6 +117,7 @@ class Scheduler {
 
   std::vector<SequenceKey> choose();
   int64_t chunk_end(const Sequence& s) const;
+  bool closing_leaves_more(const Sequence& s) const;
   bool reserve(const SequenceKey& key, Sequence& s, StepRow& row);
   bool take_pages(const SequenceKey& key, Sequence& s, int64_t end);
   std::optional<int32_t> take_slot();

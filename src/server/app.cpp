@@ -45,7 +45,9 @@ std::string client_field(const std::string& field) {
   return field == "max_new_tokens" ? "max_tokens" : field;
 }
 
-[[noreturn]] void throw_refusal(const Refusal& refusal) {
+}  // namespace
+
+void throw_refusal(const Refusal& refusal) {
   const std::string field = client_field(refusal.field);
   const std::string message =
       field.empty() ? refusal.message : concat(field, ": ", refusal.message);
@@ -56,12 +58,17 @@ std::string client_field(const std::string& field) {
       throw ApiError(503, message, field);
     case Refusal::Kind::kUnknownSession:
       throw ApiError(404, message, field.empty() ? "session" : field, "session_not_found");
-    default:
-      throw ApiError(400, message, field, "invalid_value");
+    case Refusal::Kind::kUnknownRequest:
+      throw ApiError(404, message, field.empty() ? "request" : field, "request_not_found");
+    case Refusal::Kind::kConflict:
+      throw ApiError(409, message, field, "conflict");
+    case Refusal::Kind::kFailed:
+      throw ApiError(500, message, field);
+    case Refusal::Kind::kInvalid:
+      break;
   }
+  throw ApiError(400, message, field, "invalid_value");
 }
-
-}  // namespace
 
 struct App::Route {
   const char* method;
@@ -90,7 +97,8 @@ const std::vector<App::Route>& App::routes() {
       {"POST", "/v1/sessions/fork", &App::fork_session},
       {"DELETE", "/v1/sessions/", &App::drop_session},
       {"POST", "/test/preempt", &App::test_preempt, false, true},
-      {"POST", "/test/state_hash", &App::test_state_hash, false, true},
+      {"POST", "/test/state", &App::test_state, false, true},
+      {"POST", "/test/drop_cache", &App::test_drop_cache, false, true},
   };
   return kRoutes;
 }

@@ -23,6 +23,9 @@ class GrammarCompiler;
 struct ChatRequest;
 struct CompletionRequest;
 
+// As the ApiError that a client gets.
+[[noreturn]] void throw_refusal(const Refusal& refusal);
+
 struct AppOptions {
   std::string api_key;  // empty: none is asked for
   bool test_hooks = false;
@@ -68,7 +71,8 @@ class App {
   Reply fork_session(const HttpRequest& request);
   Reply drop_session(const HttpRequest& request);
   Reply test_preempt(const HttpRequest& request);
-  Reply test_state_hash(const HttpRequest& request);
+  Reply test_state(const HttpRequest& request);
+  Reply test_drop_cache(const HttpRequest& request);
 
   AnswerHead answer_head(const HttpRequest& request, const char* prefix,
                          const CommonRequest& common) const;

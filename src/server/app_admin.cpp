@@ -23,9 +23,9 @@ std::string required(Fields& fields, const std::string& name) {
   return *value;
 }
 
-// An error text of the engine's; empty is success.
-Reply session_reply(const std::string& error, Json body) {
-  if (!error.empty()) throw ApiError(400, error);
+// `body`, unless the engine refused.
+Reply reply_unless(const std::optional<Refusal>& refusal, const Json& body) {
+  if (refusal) throw_refusal(*refusal);
   return json_response(body);
 }
 
@@ -112,6 +112,7 @@ Reply App::stats(const HttpRequest&) {
                         {"pages", s.pages},
                         {"pages_free", s.pages_free},
                         {"snapshots", s.snapshots},
+                        {"snapshot_pages", s.snapshot_pages},
                         {"snapshot_bytes", s.snapshot_bytes},
                         {"steps", s.steps},
                         {"prompt_tokens", s.prompt_tokens},
@@ -133,14 +134,14 @@ Reply App::save_session(const HttpRequest& request) {
   Fields fields(body, "");
   const std::string name = session_name(required(fields, "name"), "name");
   const RequestId id = recall(required(fields, "request"), "request");
-  return session_reply(engine_.save_session(id, name), {{"name", name}, {"object", "session"}});
+  return reply_unless(engine_.save_session(id, name), {{"name", name}, {"object", "session"}});
 }
 
 Reply App::restore_session(const HttpRequest& request) {
   const Json body = parse_body(request);
   Fields fields(body, "");
   const std::string name = session_name(required(fields, "name"), "name");
-  return session_reply(engine_.restore_session(name), {{"name", name}, {"object", "session"}});
+  return reply_unless(engine_.restore_session(name), {{"name", name}, {"object", "session"}});
 }
 
 Reply App::fork_session(const HttpRequest& request) {
@@ -150,31 +151,34 @@ Reply App::fork_session(const HttpRequest& request) {
   const std::string to = session_name(required(fields, "to"), "to");
   const auto length = fields.integer("length", 1, model_.max_positions);
   if (!length) refuse("length", "is missing: how many tokens of the text to keep");
-  return session_reply(engine_.fork_session(from, to, *length),
-                       {{"name", to}, {"object", "session"}, {"length", *length}});
+  return reply_unless(engine_.fork_session(from, to, *length),
+                      {{"name", to}, {"object", "session"}, {"length", *length}});
 }
 
 Reply App::drop_session(const HttpRequest& request) {
   const std::string name =
       session_name(request.path.substr(std::string_view("/v1/sessions/").size()), "name");
-  return session_reply(engine_.drop_session(name),
-                       {{"name", name}, {"object", "session"}, {"deleted", true}});
+  return reply_unless(engine_.drop_session(name),
+                      {{"name", name}, {"object", "session"}, {"deleted", true}});
 }
 
 Reply App::test_preempt(const HttpRequest& request) {
   const Json body = parse_body(request);
   Fields fields(body, "");
-  return session_reply(engine_.preempt(recall(required(fields, "request"), "request")),
-                       {{"preempted", true}});
+  return reply_unless(engine_.preempt(recall(required(fields, "request"), "request")),
+                      {{"preempted", true}});
 }
 
-Reply App::test_state_hash(const HttpRequest& request) {
+Reply App::test_state(const HttpRequest& request) {
   const Json body = parse_body(request);
   Fields fields(body, "");
-  std::string hash;
-  const std::string error =
-      engine_.state_hash(recall(required(fields, "request"), "request"), &hash);
-  return session_reply(error, {{"hash", hash}});
+  Engine::FinalState state;
+  const auto refusal = engine_.final_state(recall(required(fields, "request"), "request"), &state);
+  return reply_unless(refusal, {{"hash", state.hash}, {"tokens", state.text}});
+}
+
+Reply App::test_drop_cache(const HttpRequest&) {
+  return reply_unless(engine_.drop_cache(), {{"dropped", true}});
 }
 
 }  // namespace replayssm::server

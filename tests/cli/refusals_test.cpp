@@ -36,7 +36,7 @@ TEST_F(Refusals, Usage) {
   expect_fails(2, {"generate", "-m"}, {"-m"});
   generate_fails(2, {"--frob"}, {"--frob"});
   generate_fails(2, {"extra"}, {"extra"});
-  expect_fails(2, {"bench", "everything"}, {"everything", "layers, model or all"});
+  expect_fails(2, {"bench", "everything"}, {"everything", "layers, model, all or serve"});
 }
 
 TEST_F(Refusals, GenerateFlags) {
@@ -117,6 +117,10 @@ TEST_F(Refusals, InspectAndBenchFlags) {
   expect_fails(2, {"bench", "layers", "--window", "0"}, {"--window"});
   expect_fails(2, {"bench", "layers", "--window", "1,17"}, {"--window"});
   expect_fails(2, {"bench", "layers", "--grid", "7"}, {"--grid"});
+  expect_fails(2, {"bench", "serve", "--batch", "0"}, {"--batch"});
+  expect_fails(2, {"bench", "serve", "--window", "17"}, {"--window"});
+  expect_fails(2, {"bench", "serve", "--context", "1"}, {"--context"});
+  expect_fails(2, {"bench", "serve", "--tokens", "1"}, {"--tokens"});
   // Refused before anything is timed.
   expect_fails(1, {"bench", "model", "-m", "/no/such/model"}, {"/no/such/model"});
   expect_fails(1, {"bench", "layers", "--json", "/no/such/folder/b.json"},

@@ -148,5 +148,22 @@ TEST(Bench, ModelWritesJson) {
   for (const auto& entry : json.at("model")) EXPECT_GT(entry.at("tokens_per_second"), 0);
 }
 
+TEST(Bench, ServeWritesJson) {
+  const TempFolder folder;
+  const Outcome got =
+      run_binary({"bench", "serve", "--batch", "1,3", "--window", "1,4", "--context", "20",
+                  "--tokens", "32", "--json", folder.file("bench.json")});
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  const auto json = nlohmann::json::parse(read_text(folder.file("bench.json")));
+  ASSERT_EQ(json.at("cells").size(), 4u);
+  for (const auto& cell : json.at("cells")) {
+    EXPECT_GT(cell.at("tokens_per_second"), 0);
+    EXPECT_GT(cell.at("ms"), 0);
+    EXPECT_GE(cell.at("steps"), 32 / cell.at("window").get<int>());
+    EXPECT_EQ(cell.at("draft"), cell.at("window") == 1 ? "off" : "ngram");
+    EXPECT_EQ(cell.at("drafted") > 0, cell.at("window") > 1);
+  }
+}
+
 }  // namespace
 }  // namespace replayssm

@@ -149,6 +149,12 @@ class Bench {
     return sent;
   }
 
+  Engine::FinalState final_state(RequestId id) {
+    Engine::FinalState state;
+    EXPECT_FALSE(engine_->final_state(id, &state).has_value()) << id;
+    return state;
+  }
+
   // As the command line's generate() has it. The engine must be quiet: they share threads.
   std::vector<int32_t> alone(const GenerationRequest& request) const {
     Runner runner(model_, context_, {1, options_.max_positions, 256, 8});
@@ -168,7 +174,7 @@ class Bench {
     for (int i = 0; i < 2000; ++i) {
       const EngineStats s = engine_->stats();
       if (s.running == 0 && s.queued == 0 && s.rings_free == s.rings &&
-          s.slots_free + s.snapshots == s.slots) {
+          s.slots_free + s.snapshots == s.slots && s.pages_free + s.snapshot_pages == s.pages) {
         return;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -178,6 +184,7 @@ class Bench {
     EXPECT_EQ(s.queued, 0);
     EXPECT_EQ(s.rings_free, s.rings);
     EXPECT_EQ(s.slots_free + s.snapshots, s.slots);
+    EXPECT_EQ(s.pages_free + s.snapshot_pages, s.pages);
   }
 
  private:

@@ -56,15 +56,14 @@ TEST_P(Life, PreemptedTextsAreTheSame) {
     GenerationRequest r = request(77, 140, at);
     r.prompt_logprobs = at == 31 ? 2 : -1;
     const Sent want = b->ask(r);
-    std::string hash, hash_again;
-    EXPECT_EQ(b->engine().state_hash(want.id, &hash), "");
+    const std::string hash = b->final_state(want.id).hash;
     const auto client = std::make_shared<Client>();
     RequestId id = 0;
     size_t seen = 0;
     client->on_tokens = [&](std::span<const TokenEvent> events) {
       seen += events.size();
       if (seen == at) {
-        EXPECT_EQ(b->engine().preempt(id), "");
+        EXPECT_FALSE(b->engine().preempt(id));
       }
       return events.size();
     };
@@ -76,8 +75,7 @@ TEST_P(Life, PreemptedTextsAreTheSame) {
     other.client->wait();
     EXPECT_EQ(client->answer(), want.client->answer()) << at;
     EXPECT_EQ(client->usage().preemptions, 1) << at;
-    EXPECT_EQ(b->engine().state_hash(id, &hash_again), "");
-    EXPECT_EQ(hash_again, hash) << at;
+    EXPECT_EQ(b->final_state(id).hash, hash) << at;
     ASSERT_EQ(client->prompt().size(), want.client->prompt().size());
     for (size_t i = 0; i < client->prompt().size(); ++i) {
       EXPECT_EQ(client->prompt()[i].logprob, want.client->prompt()[i].logprob);
@@ -166,8 +164,7 @@ TEST_P(Life, DraftsChangeNoText) {
   for (const size_t prompt : {1, 8, 13, 40}) {
     const GenerationRequest plain = request(prompt, 100, prompt);
     const Sent want = b->ask(plain);
-    std::string hash, drafted_hash;
-    EXPECT_EQ(b->engine().state_hash(want.id, &hash), "");
+    const std::string hash = b->final_state(want.id).hash;
     for (uint64_t seed = 0; seed < 6; ++seed) {
       GenerationRequest r = plain;
       r.scripted_drafts = script(want.client->ids(), seed);
@@ -176,8 +173,7 @@ TEST_P(Life, DraftsChangeNoText) {
       EXPECT_EQ(got.client->answer(), want.client->answer()) << prompt << " " << seed;
       EXPECT_GT(got.client->usage().accepted, 0);
       EXPECT_GT(got.client->usage().drafted, got.client->usage().accepted);
-      EXPECT_EQ(b->engine().state_hash(got.id, &drafted_hash), "");
-      EXPECT_EQ(drafted_hash, hash);
+      EXPECT_EQ(b->final_state(got.id).hash, hash);
     }
     GenerationRequest ngram = plain;
     ngram.draft = DraftMode::kNgram;
@@ -219,7 +215,7 @@ TEST_P(Life, AListenerEndsATextWhereItSays) {
     // The session is the kept text.
     b->expect_quiet();
     for (const Sent& s : sent) {
-      ASSERT_EQ(b->engine().save_session(s.id, "kept"), "");
+      ASSERT_FALSE(b->engine().save_session(s.id, "kept"));
       GenerationRequest next = request_of({want[keep]}, 5);
       next.session = "kept";
       const Sent got = b->ask(next);

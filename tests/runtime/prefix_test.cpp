@@ -39,11 +39,7 @@ class Prefix : public testing::TestWithParam<PrefixCase> {
     r.logprobs = 3;
     return r;
   }
-  static std::string hash(Bench& b, const Sent& sent) {
-    std::string out;
-    EXPECT_EQ(b.engine().state_hash(sent.id, &out), "");
-    return out;
-  }
+  static std::string hash(Bench& b, const Sent& sent) { return b.final_state(sent.id).hash; }
   // Without message ends: the longest cut point that leaves a token of n.
   static int64_t expected(int64_t n) {
     int64_t best = 0;
@@ -231,6 +227,23 @@ TEST_P(Prefix, ATightBudgetChangesNothingButSpeed) {
     EXPECT_EQ(sent[i].client->answer(), cold->ask(requests[i]).client->answer()) << i;
   }
   warm->expect_quiet();
+}
+
+TEST_P(Prefix, WhatIsForgottenIsFree) {
+  const auto b = bench(options());
+  const Sent cold = b->ask(request(some_ids(150, 4), 40));
+  const Sent warm = b->ask(request(some_ids(150, 4), 40));
+  EXPECT_GT(warm.client->usage().cached_tokens, 0);
+  b->expect_quiet();
+  EXPECT_GT(b->engine().stats().snapshots, 0);
+  EXPECT_FALSE(b->engine().drop_cache());
+  const EngineStats s = b->engine().stats();
+  EXPECT_EQ(s.snapshots, 0);
+  EXPECT_EQ(s.slots_free, s.slots);
+  EXPECT_EQ(s.pages_free, s.pages);
+  const Sent again = b->ask(request(some_ids(150, 4), 40));
+  EXPECT_EQ(again.client->usage().cached_tokens, 0);
+  EXPECT_EQ(again.client->answer(), cold.client->answer());
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtime, Prefix,

@@ -174,5 +174,18 @@ TEST(Scheduler, TwinsAreComputedOnce) {
   EXPECT_EQ(fed, 200 + 2 * 8);  // the last snapshot is at 192
 }
 
+// Who comes as a text ends goes on from the checkpoint that it leaves, though that is yet to fold.
+TEST(Scheduler, WhatATextLeavesIsThereForTheNext) {
+  SchedulerOptions options = roomy();
+  options.prefix_cache = true;
+  Scheduler scheduler(options);
+  scheduler.add(1, text_of(46, 3));
+  while (scheduler.find({1, 0})->length() < 49) run(scheduler, scheduler.plan());
+  ASSERT_NE(scheduler.find({1, 0}), nullptr);  // its last fold is the next step's
+  scheduler.add(2, text_of(50, 2));
+  while (scheduler.find({2, 0})->length() == 50) run(scheduler, scheduler.plan());
+  EXPECT_EQ(scheduler.find({2, 0})->cached_tokens, 48);
+}
+
 }  // namespace
 }  // namespace replayssm

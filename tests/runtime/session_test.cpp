@@ -73,7 +73,7 @@ TEST_P(Session, GoesOnAfterARestart) {
       const auto prompt = some_ids(50, 1);
       const Sent sent = bench_->ask(request(prompt, n));
       bench_->expect_quiet();
-      ASSERT_EQ(engine().save_session(sent.id, "chat"), "");
+      ASSERT_FALSE(engine().save_session(sent.id, "chat"));
       std::vector<int32_t> text = prompt;
       text.insert(text.end(), sent.client->ids().begin(), sent.client->ids().end());
       const auto more = some_ids(9, 2);
@@ -86,7 +86,7 @@ TEST_P(Session, GoesOnAfterARestart) {
       const auto refusal = engine().submit(next, std::make_shared<Client>(), &id);
       ASSERT_TRUE(refusal.has_value());
       EXPECT_EQ(refusal->kind, Refusal::Kind::kUnknownSession);
-      ASSERT_EQ(engine().restore_session("chat"), "");
+      ASSERT_FALSE(engine().restore_session("chat"));
       const Sent again = bench_->ask(next);
       EXPECT_EQ(again.client->answer(), want) << n;
       EXPECT_EQ(again.client->usage().prompt_tokens, std::ssize(text) + 9);
@@ -99,38 +99,41 @@ TEST_P(Session, ForksAtAnyTokenGoOnAsThoseTokens) {
   const auto prompt = some_ids(70, 3);
   const Sent sent = bench_->ask(request(prompt, 12));
   bench_->expect_quiet();
-  ASSERT_EQ(engine().save_session(sent.id, "trunk"), "");
+  ASSERT_FALSE(engine().save_session(sent.id, "trunk"));
   std::vector<int32_t> text = prompt;
   text.insert(text.end(), sent.client->ids().begin(), sent.client->ids().end());
   const auto more = some_ids(4, 5);
   for (const int64_t length : {1, 8, 15, 16, 17, 64, 81}) {
-    ASSERT_EQ(engine().fork_session("trunk", "branch", length), "");
+    ASSERT_FALSE(engine().fork_session("trunk", "branch", length));
     GenerationRequest next = request(more, 10);
     next.session = "branch";
     const Sent got = bench_->ask(next);
     EXPECT_EQ(got.client->answer(), in_one_go({text.begin(), text.begin() + length}, more))
         << length;
   }
-  EXPECT_NE(engine().fork_session("trunk", "branch", 83), "");
-  EXPECT_NE(engine().fork_session("trunk", "branch", 0), "");
-  EXPECT_NE(engine().fork_session("nobody", "branch", 1), "");
-  EXPECT_EQ(engine().drop_session("branch"), "");
-  EXPECT_NE(engine().drop_session("branch"), "");
-  EXPECT_NE(engine().restore_session("branch"), "");
+  using Kind = Refusal::Kind;
+  EXPECT_EQ(engine().fork_session("trunk", "branch", 83)->kind, Kind::kInvalid);
+  EXPECT_EQ(engine().fork_session("trunk", "branch", 0)->kind, Kind::kInvalid);
+  EXPECT_EQ(engine().fork_session("nobody", "branch", 1)->kind, Kind::kUnknownSession);
+  EXPECT_FALSE(engine().drop_session("branch"));
+  EXPECT_EQ(engine().drop_session("branch")->kind, Kind::kUnknownSession);
+  EXPECT_EQ(engine().restore_session("branch")->kind, Kind::kUnknownSession);
 }
 
 // Any flipped byte and any cut.
 TEST_P(Session, AFileThatChangedIsRefused) {
   const Sent sent = bench_->ask(request(some_ids(40, 7), 3));
   bench_->expect_quiet();
-  ASSERT_EQ(engine().save_session(sent.id, "chat"), "");
+  ASSERT_FALSE(engine().save_session(sent.id, "chat"));
   const auto file = files(".session").at(0);
   const std::string good = read_text(file.string());
   int64_t refused = engine().stats().refused_corrupt;
   const auto expect_refused = [&](const std::string& bytes) {
     write_text(file.string(), bytes);
-    const std::string error = engine().restore_session("chat");
-    EXPECT_NE(error.find(file.string()), std::string::npos) << error;
+    const auto error = engine().restore_session("chat");
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->kind, Refusal::Kind::kConflict);
+    EXPECT_NE(error->message.find(file.string()), std::string::npos) << error->message;
     bench_->ask(request(some_ids(2, 1), 1));  // the counters move with a step
     EXPECT_EQ(engine().stats().refused_corrupt, ++refused);
   };
@@ -148,7 +151,7 @@ TEST_P(Session, AFileThatChangedIsRefused) {
   }
   expect_refused(good + "x");
   write_text(file.string(), good);
-  EXPECT_EQ(engine().restore_session("chat"), "");
+  EXPECT_FALSE(engine().restore_session("chat"));
 }
 
 // Snapshots outlive the process; a changed one is computed again.
@@ -198,12 +201,25 @@ TEST_P(Session, TheFolderStaysWithinItsCap) {
 
 TEST_P(Session, NamesAndUnfinishedRequestsAreRefused) {
   const Sent sent = bench_->ask(request(some_ids(10, 9), 2));
-  EXPECT_NE(engine().save_session(sent.id, ""), "");
-  EXPECT_NE(engine().save_session(sent.id, std::string(101, 'x')), "");
-  EXPECT_NE(engine().save_session(sent.id + 1, "x"), "");
-  EXPECT_EQ(engine().save_session(sent.id, "../../etc/passwd \n"), "");
+  using Kind = Refusal::Kind;
+  EXPECT_EQ(engine().save_session(sent.id, "")->kind, Kind::kInvalid);
+  EXPECT_EQ(engine().save_session(sent.id, std::string(101, 'x'))->kind, Kind::kFailed);
+  EXPECT_EQ(engine().save_session(sent.id + 1, "x")->kind, Kind::kUnknownRequest);
+  EXPECT_FALSE(engine().save_session(sent.id, "../../etc/passwd \n"));
   EXPECT_EQ(files(".session").size(), 1u);
-  EXPECT_EQ(engine().restore_session("../../etc/passwd \n"), "");
+  EXPECT_FALSE(engine().restore_session("../../etc/passwd \n"));
+}
+
+// A session that is one too many leaves no file either.
+TEST_P(Session, TooManyAreRefusedWhole) {
+  const Sent sent = bench_->ask(request(some_ids(3, 9), 1));
+  ASSERT_FALSE(engine().save_session(sent.id, "0"));
+  for (int i = 1; i < 4096; ++i) {
+    ASSERT_FALSE(engine().fork_session("0", std::to_string(i), 1)) << i;
+  }
+  EXPECT_EQ(engine().fork_session("0", "more", 1)->kind, Refusal::Kind::kConflict);
+  EXPECT_EQ(files(".session").size(), 4096u);
+  EXPECT_FALSE(engine().fork_session("0", "17", 2));
 }
 
 INSTANTIATE_TEST_SUITE_P(Runtime, Session,

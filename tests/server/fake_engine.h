@@ -35,7 +35,7 @@ class FakeEngine final : public Engine {
 
   Script script;
   std::optional<Refusal> refusal;
-  std::string session_error;
+  std::optional<Refusal> session_refusal;
 
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<Listener> listener,
                                 RequestId* id) override {
@@ -70,29 +70,33 @@ class FakeEngine final : public Engine {
   }
   MemoryReport memory() const override { return {1000, {{"weights", 600}, {"KV pages", 100}}}; }
 
-  std::string save_session(RequestId id, const std::string& name) override {
+  std::optional<Refusal> save_session(RequestId id, const std::string& name) override {
     calls.push_back(concat("save ", id, " ", name));
-    return session_error;
+    return session_refusal;
   }
-  std::string restore_session(const std::string& name) override {
+  std::optional<Refusal> restore_session(const std::string& name) override {
     calls.push_back("restore " + name);
-    return session_error;
+    return session_refusal;
   }
-  std::string fork_session(const std::string& from, const std::string& to,
-                           int64_t length) override {
+  std::optional<Refusal> fork_session(const std::string& from, const std::string& to,
+                                      int64_t length) override {
     calls.push_back(concat("fork ", from, " ", to, " ", length));
-    return session_error;
+    return session_refusal;
   }
-  std::string drop_session(const std::string& name) override {
+  std::optional<Refusal> drop_session(const std::string& name) override {
     calls.push_back("drop " + name);
-    return session_error;
+    return session_refusal;
   }
-  std::string preempt(RequestId id) override {
+  std::optional<Refusal> preempt(RequestId id) override {
     calls.push_back(concat("preempt ", id));
     return {};
   }
-  std::string state_hash(RequestId, std::string* hash) override {
-    *hash = "0123456789abcdef";
+  std::optional<Refusal> final_state(RequestId, FinalState* state) override {
+    *state = {"0123456789abcdef", {1, 2}};
+    return {};
+  }
+  std::optional<Refusal> drop_cache() override {
+    calls.push_back("drop_cache");
     return {};
   }
 

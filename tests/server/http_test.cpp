@@ -444,10 +444,17 @@ TEST_F(HttpTest, Sessions) {
             404);
   EXPECT_EQ(fetch(port_, "POST", "/v1/sessions/restore", R"({"name": "../s"})").status, 400);
   EXPECT_EQ(fetch(port_, "DELETE", "/v1/sessions/..").status, 400);
-  engine_.session_error = "s: the checksum is wrong";
-  const Response refused = fetch(port_, "POST", "/v1/sessions/restore", R"({"name": "s"})");
-  EXPECT_EQ(refused.status, 400);
-  EXPECT_EQ(refused.json().at("error").at("message"), "s: the checksum is wrong");
+  const std::pair<Refusal::Kind, int> statuses[] = {{Refusal::Kind::kInvalid, 400},
+                                                    {Refusal::Kind::kUnknownSession, 404},
+                                                    {Refusal::Kind::kUnknownRequest, 404},
+                                                    {Refusal::Kind::kConflict, 409},
+                                                    {Refusal::Kind::kFailed, 500}};
+  for (const auto& [kind, status] : statuses) {
+    engine_.session_refusal = Refusal{kind, "", "s: the checksum is wrong"};
+    const Response refused = fetch(port_, "POST", "/v1/sessions/restore", R"({"name": "s"})");
+    EXPECT_EQ(refused.status, status);
+    EXPECT_EQ(refused.json().at("error").at("message"), "s: the checksum is wrong");
+  }
 }
 
 TEST_F(HttpTest, TestHooks) {
@@ -458,8 +465,9 @@ TEST_F(HttpTest, TestHooks) {
   ASSERT_EQ(complete("\"scripted_drafts\": [[1, 2]]", "x-request-id: r\r\n").status, 200);
   EXPECT_EQ(engine_.requests()[0].scripted_drafts.size(), 1u);
   EXPECT_EQ(fetch(port_, "POST", "/test/preempt", R"({"request": "r"})").status, 200);
-  EXPECT_EQ(fetch(port_, "POST", "/test/state_hash", R"({"request": "r"})").json().at("hash"),
-            "0123456789abcdef");
+  EXPECT_EQ(fetch(port_, "POST", "/test/state", R"({"request": "r"})").json(),
+            Json::parse(R"({"hash": "0123456789abcdef", "tokens": [1, 2]})"));
+  EXPECT_EQ(fetch(port_, "POST", "/test/drop_cache", "{}").status, 200);
 }
 
 TEST_F(HttpTest, MetricsAndStats) {

@@ -153,10 +153,30 @@ TEST(Serve, SigtermFinishesWhatIsUnderWay) {
   EXPECT_EQ(server.stop(), 0);
 }
 
+TEST(Serve, IsTimedOverItsStreams) {
+  Process server({"--draft", "ngram", "--draft-tokens", "3"});
+  const TempFolder folder;
+  const std::string url = "http://localhost:" + std::to_string(server.port());
+  const Outcome got = run_binary({"bench", "serve", "--url", url, "--batch", "1,4", "--window",
+                                  "1,4", "--tokens", "40", "--json", folder.file("bench.json")});
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  const Json json = Json::parse(read_text(folder.file("bench.json")));
+  ASSERT_EQ(json.at("cells").size(), 4u);
+  for (const Json& cell : json.at("cells")) {
+    EXPECT_GT(cell.at("tokens_per_second"), 0);
+    EXPECT_EQ(cell.at("drafted") > 0, cell.at("window") > 1);
+  }
+  expect_fails(1, {"bench", "serve", "--url", "http://127.0.0.1:1"}, {"http://127.0.0.1:1"});
+  expect_fails(1, {"bench", "serve", "--url", "https://there"}, {"https://there"});
+  EXPECT_EQ(server.stop(), 0);
+}
+
 TEST(Serve, WrongFlags) {
   expect_fails(2, {"serve", "--test-hooks", "--host", "0.0.0.0"}, {"--test-hooks", "0.0.0.0"});
   expect_fails(2, {"serve", "--port", "65536"}, {"--port"});
   expect_fails(2, {"serve", "--max-positions", "1"}, {"--max-positions"});
+  expect_fails(2, {"serve", "--chunk-tokens", "100"}, {"--chunk-tokens"});
+  expect_fails(2, {"serve", "--snapshot-interval", "-1"}, {"--snapshot-interval"});
   expect_fails(1, {"serve", "--api-key-file", "/none"}, {"/none"});
   expect_fails(1, {"serve", "--chat-template", "/none"}, {"/none"});
   expect_fails(1, {"serve", "--host", "nowhere"}, {"--host nowhere"});

@@ -1,0 +1,214 @@
+#include "cli/bench_serve.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/common.h"
+#include "cli/serve_load.h"
+
+namespace replayssm::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+struct BenchServeFlags {
+  ModelFlags model;
+  std::vector<int> batches = {1, 8, 32};
+  std::vector<int> windows = {1, 4};
+  std::string draft = "ngram";
+  int context = 128;
+  int tokens = 256;
+  std::string url;
+  std::string json;
+};
+
+struct Cell {
+  int batch;
+  int window;
+};
+
+// What prompts are made of.
+struct Words {
+  std::vector<int32_t> ids;
+  int64_t vocab;
+};
+
+void check_flags(const BenchServeFlags& flags) {
+  for (const int batch : flags.batches) {
+    if (batch < 1 || batch > 4096) throw UsageError("--batch: must be 1..4096");
+  }
+  for (const int window : flags.windows) {
+    if (window < 1) throw UsageError("--window: must be 1 or more");
+    flags.model.options(window, "--window");  // refuses what does not fit the grid
+  }
+  if (flags.draft.empty()) throw UsageError("--draft: must be ngram or a model folder");
+  if (flags.context < 2 || flags.context > 1 << 24)
+    throw UsageError("--context: must be 2 or more");
+  if (flags.tokens < 16 || flags.tokens > 1 << 24) throw UsageError("--tokens: must be 16 or more");
+}
+
+// Prompts of words, that no two requests begin alike.
+std::vector<LoadRequest> requests_of(const Cell& cell, const BenchServeFlags& flags,
+                                     const Words& words) {
+  std::vector<LoadRequest> requests(static_cast<size_t>(cell.batch));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto& prompt = requests[i].prompt;
+    const auto number = static_cast<int64_t>(i) + cell.batch * int64_t{4096} + cell.window;
+    prompt = {static_cast<int32_t>(number % words.vocab),
+              static_cast<int32_t>(number / words.vocab % words.vocab)};
+    for (size_t t = i; std::ssize(prompt) < flags.context; ++t) {
+      prompt.push_back(words.ids[t % words.ids.size()]);
+    }
+    requests[i].new_tokens = flags.tokens;
+    requests[i].draft_tokens = cell.window - 1;
+  }
+  return requests;
+}
+
+EngineOptions engine_options(const Cell& cell, const BenchServeFlags& flags,
+                             const std::shared_ptr<const Model>& draft_model) {
+  EngineOptions options;
+  options.max_sequences = cell.batch;
+  options.max_positions = int64_t{flags.context} + flags.tokens;
+  options.draft_tokens = cell.window - 1;
+  options.adaptive_drafts = false;
+  if (cell.window > 1) {
+    options.draft = draft_model == nullptr ? DraftMode::kNgram : DraftMode::kModel;
+    options.draft_model = draft_model;
+  }
+  return options;
+}
+
+// A table on stdout and JSON to a file.
+class Report {
+ public:
+  Report(const BenchServeFlags& flags, int n_threads) : flags_(flags) {
+    if (!flags.json.empty()) {
+      file_.open(flags.json);
+      if (!file_) fail(flags.json, ": cannot write");
+    }
+    json_ = {{"isa", isa_name(best_isa())}, {"threads", n_threads}, {"cells", Json::array()}};
+    if (flags.url.empty()) {
+      json_["model"] = flags.model.folder_or_default();
+    } else {
+      json_["url"] = flags.url;
+    }
+    std::printf("%5s %2s  %11s %9s %9s %9s %9s %9s\n", "batch", "T", "tokens/s", "step ms",
+                "p99 ms", "first ms", "a step", "accepted");
+  }
+
+  // `more`: what is known of the engine alone.
+  void add(const Cell& cell, const LoadFigures& figures, const Json& more) {
+    const double accepted = static_cast<double>(figures.accepted) /
+                            static_cast<double>(std::max<int64_t>(1, figures.drafted));
+    std::printf("%5d %2d  %11.0f %9.2f %9.2f %9.1f %9.2f %8.0f%%\n", cell.batch, cell.window,
+                figures.tokens_per_second, figures.step_ms_p50, figures.step_ms_p99,
+                figures.first_ms_p50, figures.tokens_a_step, 100 * accepted);
+    std::fflush(stdout);
+    Json json = {{"batch", cell.batch},
+                 {"window", cell.window},
+                 {"context", flags_.context},
+                 {"new_tokens", flags_.tokens},
+                 {"tokens_per_second", figures.tokens_per_second},
+                 {"ms", figures.step_ms_p50},
+                 {"ms_p99", figures.step_ms_p99},
+                 {"first_ms", figures.first_ms_p50},
+                 {"tokens_a_step", figures.tokens_a_step},
+                 {"drafted", figures.drafted},
+                 {"accepted", figures.accepted}};
+    json.update(more);
+    json_["cells"].push_back(std::move(json));
+  }
+
+  void write() {
+    if (flags_.json.empty()) return;
+    file_ << json_.dump(1) << "\n" << std::flush;
+    if (!file_) fail(flags_.json, ": cannot write");
+  }
+
+ private:
+  const BenchServeFlags& flags_;
+  std::ofstream file_;
+  Json json_;
+};
+
+void bench_engine(const BenchServeFlags& flags, const Words& words) {
+  ThreadPool pool(flags.model.threads);
+  const ops::Context context(pool);
+  Report report(flags, pool.size());
+  for (const int window : flags.windows) {
+    const ModelOptions model_options = flags.model.options(window, "--window");
+    const auto model = Model::load(flags.model.folder_or_default(), model_options);
+    std::shared_ptr<const Model> draft_model;
+    if (window > 1 && flags.draft != "ngram") {
+      draft_model = Model::load(flags.draft, model_options);
+    }
+    for (const int batch : flags.batches) {
+      const Cell cell{batch, window};
+      const auto engine = make_engine(model, context, engine_options(cell, flags, draft_model));
+      if (engine->stats().rings < batch) {
+        fail("--batch ", batch, ": only ", engine->stats().rings, " sequences fit the memory");
+      }
+      report.add(cell, load_figures(run_load(*engine, requests_of(cell, flags, words))),
+                 {{"draft", window > 1 ? flags.draft : "off"},
+                  {"state", "replay"},
+                  {"dtype", dtype_name(model->checkpoint())},
+                  {"grid", model->grid().interval}});
+    }
+  }
+  report.write();
+}
+
+void bench_server(const BenchServeFlags& flags, const Words& words) {
+  const server::ServerAddress server(flags.url);
+  Report report(flags, 1);
+  for (const int window : flags.windows) {
+    for (const int batch : flags.batches) {
+      const Cell cell{batch, window};
+      report.add(cell, load_figures(run_load(server, requests_of(cell, flags, words))),
+                 Json::object());
+    }
+  }
+  report.write();
+}
+
+void run(const BenchServeFlags& flags) {
+  check_flags(flags);
+  const auto tokenizer =
+      model::Tokenizer::load(flags.model.folder_or_default() + "/tokenizer.json");
+  const Words words = {
+      tokenizer.encode("The purpose of this chapter is to describe how the system is installed "
+                       "and how its packages are configured. "),
+      tokenizer.vocab_size()};
+  if (flags.url.empty()) {
+    bench_engine(flags, words);
+  } else {
+    bench_server(flags, words);
+  }
+}
+
+}  // namespace
+
+void add_bench_serve(CLI::App& bench) {
+  auto flags = std::make_shared<BenchServeFlags>();
+  CLI::App* verb = bench.add_subcommand("serve", "time the engine under concurrent requests");
+  flags->model.add_folder(*verb);
+  flags->model.add_numerics(*verb);
+  verb->add_option("--batch", flags->batches, "requests at once")
+      ->delimiter(',')
+      ->capture_default_str();
+  verb->add_option("--window", flags->windows, "windows T: T - 1 drafts a step")
+      ->delimiter(',')
+      ->capture_default_str();
+  verb->add_option("--draft", flags->draft, "ngram or a model folder")->capture_default_str();
+  verb->add_option("--context", flags->context, "tokens of each prompt")->capture_default_str();
+  verb->add_option("--tokens", flags->tokens, "of each answer")->capture_default_str();
+  verb->add_option("--url", flags->url, "time a running server of the model, over its streams");
+  verb->add_option("--json", flags->json, "also write the figures to this file");
+  flags->model.add_threads(*verb);
+  verb->callback([flags] { run(*flags); });
+}
+
+}  // namespace replayssm::cli
