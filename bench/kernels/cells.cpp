@@ -7,6 +7,7 @@ namespace {
 
 constexpr int kWindows[] = {1, 2, 4, 8, 16};
 constexpr int kBatches[] = {1, 8, 32, 64, 128, 256, 512, 1024};
+constexpr int kSweepTokens = 2048, kSweepBatch = 16;
 constexpr const char* kHeadlineShapes[] = {"qw4b", "nano30b", "nano4b"};
 constexpr int kHeadlineWindows[] = {1, 4, 8};
 constexpr int kHeadlineBatches[] = {1, 32, 256};
@@ -49,6 +50,8 @@ const char* way_name(Way way) {
       return "activation_replay";
     case Way::kJointAdvance:
       return "joint_advance";
+    case Way::kSweep:
+      return "sweep";
   }
   return "?";
 }
@@ -66,9 +69,9 @@ Problem Cell::problem() const {
   p.value_dim = shape->value_dim;
   p.key_dim = shape->key_dim;
   // A multiple of B, so that an interval's rows are contiguous.
-  const int rows = Grid::rows_for(interval, window);
+  p.max_window = way == Way::kSweep ? 1 : window;
+  const int rows = Grid::rows_for(interval, p.max_window);
   p.grid = {interval, (rows + interval - 1) / interval * interval};
-  p.max_window = window;
   p.activation = DType::kBF16;
   p.ring = shape->family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
   p.checkpoint = dtype;
@@ -87,6 +90,7 @@ std::vector<Cell> cells_of(const LayerShape& shape, DType dtype, int interval, b
       }
     }
   }
+  cells.push_back({&shape, dtype, Way::kSweep, kSweepTokens, kSweepBatch, interval});
   return cells;
 }
 
@@ -114,6 +118,9 @@ double must_move_bytes(const Cell& cell) {
       break;
     case Way::kJointAdvance:
       bytes += state * 2 + accepted * inputs;
+      break;
+    case Way::kSweep:
+      bytes += state;
       break;
   }
   return bytes * cell.batch;

@@ -16,8 +16,9 @@ struct LayerShape {
 };
 const std::vector<LayerShape>& layer_shapes();
 
-// kReplay is plan_cuda's step; the others are the methods of replay/cuda/baselines.
-enum class Way { kReplay, kPlain, kSnapshots, kActivationReplay, kJointAdvance };
+// kReplay and kSweep are plan_cuda's step and sweep (a window is then a whole prompt, from
+// nothing); the others are the methods of replay/cuda/baselines.
+enum class Way { kReplay, kPlain, kSnapshots, kActivationReplay, kJointAdvance, kSweep };
 const char* way_name(Way way);
 
 struct Cell {
@@ -42,7 +43,7 @@ constexpr int accepted_of(int window) {
 
 // Bytes that a step must move. Replay: the checkpoint read, and written once an interval; half an
 // interval of ring rows read, the window's written; inputs and outputs. int8's scales (3 % more)
-// are left out.
+// are left out. A sweep: inputs and outputs, and the last checkpoint.
 double must_move_bytes(const Cell& cell);
 // Those bytes at the best read rate seen on an H200 (4.55 TB/s), and 2 us for a launch.
 double floor_us(double bytes);

@@ -82,6 +82,10 @@ std::vector<Row> rows_of(const Cell& cell, const Grid& grid, int phase) {
   const int accepted = accepted_of(cell.window);
   std::vector<Row> rows;
   for (int i = 0; i < cell.batch; ++i) {
+    if (cell.way == Way::kSweep) {
+      rows.push_back({0, 0, 0, cell.window, int64_t{i} * cell.window, i, i, i});
+      continue;
+    }
     const int64_t spread = cell.batch < interval ? i * interval / cell.batch : i;
     const int64_t n = 4 * interval + (spread + phase) % interval;
     SequenceState state{n - accepted, grid.checkpoint_of(n - accepted), i, i};
@@ -162,7 +166,11 @@ Prepared prepare_replay(const Cell& cell, Arena& arena) {
     a.ring_value.data =
         static_cast<uint16_t*>(a.ring_value.data) + first * a.ring_value.slot_stride;
     a.ring_gate.data = static_cast<float*>(a.ring_gate.data) + first * a.ring_gate.slot_stride;
-    plan->step(a, stream, {.early = is_early(cell, c.n_pools)});
+    if (cell.way == Way::kSweep) {
+      plan->sweep(a, stream);
+    } else {
+      plan->step(a, stream, {.early = is_early(cell, c.n_pools)});
+    }
   };
   return {c.n_steps, launch, ""};
 }
@@ -231,7 +239,8 @@ Prepared prepare_baseline(const Cell& cell, Arena& arena) {
 
 Prepared prepare(const Cell& cell, Arena& arena) {
   arena.reset();
-  return cell.way == Way::kReplay ? prepare_replay(cell, arena) : prepare_baseline(cell, arena);
+  const bool ours = cell.way == Way::kReplay || cell.way == Way::kSweep;
+  return ours ? prepare_replay(cell, arena) : prepare_baseline(cell, arena);
 }
 
 }  // namespace replayssm::bench

@@ -51,7 +51,9 @@ TEST(Cells, TheHeadlineIsAPartOfAllAndNamesAreUnique) {
         all.insert(cell.name());
         ++n;
         // A ring that a step may use: see docs/contract.md.
-        EXPECT_GE(cell.problem().grid.ring_rows, Grid::rows_for(16, cell.window));
+        const Problem p = cell.problem();
+        EXPECT_GE(p.grid.ring_rows, Grid::rows_for(16, p.max_window));
+        EXPECT_EQ(p.max_window, cell.way == Way::kSweep ? 1 : cell.window);
         EXPECT_LE(accepted_of(cell.window), cell.window);
       }
       for (const Cell& cell : cells_of(shape, dtype, 16, true)) headline.insert(cell.name());
