@@ -11,7 +11,7 @@ trap 'rm -f "$log"' EXIT
 start=$SECONDS
 cmake --preset cuda "${launcher[@]}" > "$log" 2>&1 || { cat "$log"; exit 1; }
 mapfile -t targets < <(ninja -C build/cuda -t targets all |
-  sed -n -E 's/^(.*(\.cu\.o|_cuda\.dir\/.*\.cpp\.o|_cuda_test|bench_kernels)): .*/\1/p' |
+  sed -n -E 's/^(.*(\.cu\.o|_cuda\.dir\/.*\.cpp\.o|_cuda_test|bench_kernels|bench_ops_cuda)): .*/\1/p' |
   grep -v -E 'model_cuda_test$|model_cuda_test\.dir')
 ninja -C build/cuda "${targets[@]}" > "$log" 2>&1 || { tail -n 50 "$log"; exit 1; }
 echo "CUDA: $(git ls-files '*.cu' | wc -l) sources compiled, ${#targets[@]} targets," \

@@ -8,6 +8,8 @@
 //
 // k and v come by bulk copies into a ring of three half-tiles, k and v in turn: while one is used
 // the next two are on their way.
+#include <type_traits>
+
 #include "ops/cuda/attention_fold.cuh"
 #include "ops/cuda/attention_kernels_cuda.h"
 #include "ops/cuda/device.cuh"
@@ -30,7 +32,8 @@ using replayssm::cuda::shared_address;
 constexpr int kTilePositions = 64;
 constexpr int kTilePages = kTilePositions / kKvPage;
 constexpr int kSegmentTiles = kKvSegment / kTilePositions;
-static_assert(kKvSegment / kKvPage == 32, "a lane a page of a segment");
+constexpr int kLanePages = 32;  // that warp 0 holds, a lane a page
+constexpr int kLaneTiles = kLanePages / kTilePages;
 
 template <int kDimension, int kRowTiles, int kWarpCount>
 struct Traits {
@@ -44,21 +47,28 @@ struct Traits {
   static constexpr int kWeightStride = kTilePositions + 8;  // keeps rows off one another's banks
 };
 
+struct NoTotal {};
+
+__device__ __forceinline__ float* as_floats(float4* p) { return reinterpret_cast<float*>(p); }
+
 template <typename T>
 struct Shared {
   __nv_bfloat16 unit[3][kTilePositions * T::kDim];
   __nv_bfloat16 query[T::kRows * T::kDim];
   __nv_bfloat16 weight[T::kRows * T::kWeightStride];
-  float most[T::kWarps][T::kRows];
-  float sum[kTilePositions / 8][T::kRows];
+  float4 most[T::kRows][T::kWarps / 4];          // by warp
+  float4 sum[T::kRows][kTilePositions / 8 / 4];  // over eight positions each
   uint64_t barrier[3];
+  // Of the segments before, where registers are short: a thread's own columns, [m][v][thread].
+  std::conditional_t<T::kM == 1, NoTotal, float4[T::kM * T::kV][T::kThreads]> total;
 };
 
-// Blocks of a multiprocessor, by shared memory; four leave a thread of four warps 128 registers.
+// Blocks of a multiprocessor, by shared memory and registers.
 template <typename T>
 constexpr int blocks_of() {
   constexpr int kMemory = 227 * 1024, kReserved = 1024;
-  return std::min(16 / T::kWarps, kMemory / (static_cast<int>(sizeof(Shared<T>)) + kReserved));
+  return std::min(T::kM == 1 ? 4 : 8 / T::kWarps,
+                  kMemory / (static_cast<int>(sizeof(Shared<T>)) + kReserved));
 }
 
 // (maximum, sum, weighted v) of the rows that a thread holds: rows lane / 4 and that + 8 of each of
@@ -81,26 +91,76 @@ struct Part {
       }
     }
   }
+};
 
-  __device__ void fold(const Part& next) {
+// The segments before, folded.
+template <typename T>
+class Total {
+ public:
+  __device__ explicit Total(Shared<T>& shared) : shared_(shared) {}
+
+  __device__ void set(const Part<T>& part) {
 #pragma unroll
     for (int m = 0; m < T::kM; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Fold fold(most[m][h], next.most[m][h]);
-        most[m][h] = fold.most;
-        sum[m][h] = fold(sum[m][h], next.sum[m][h]);
+        most_[m][h] = part.most[m][h];
+        sum_[m][h] = part.sum[m][h];
+      }
 #pragma unroll
-        for (int v = 0; v < T::kV; ++v) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            value[m][v][2 * h + i] = fold(value[m][v][2 * h + i], next.value[m][v][2 * h + i]);
-          }
-        }
+      for (int v = 0; v < T::kV; ++v) {
+        const float* x = part.value[m][v];
+        put(m, v, make_float4(x[0], x[1], x[2], x[3]));
       }
     }
   }
+
+  __device__ void fold(const Part<T>& next) {
+#pragma unroll
+    for (int m = 0; m < T::kM; ++m) {
+      const Fold low(most_[m][0], next.most[m][0]), high(most_[m][1], next.most[m][1]);
+      most_[m][0] = low.most;
+      most_[m][1] = high.most;
+      sum_[m][0] = low(sum_[m][0], next.sum[m][0]);
+      sum_[m][1] = high(sum_[m][1], next.sum[m][1]);
+#pragma unroll
+      for (int v = 0; v < T::kV; ++v) {
+        const float4 x = value(m, v);
+        const float* y = next.value[m][v];
+        put(m, v, make_float4(low(x.x, y[0]), low(x.y, y[1]), high(x.z, y[2]), high(x.w, y[3])));
+      }
+    }
+  }
+
+  __device__ float sum(int m, int h) const { return sum_[m][h]; }
+  __device__ float4 value(int m, int v) const {
+    if constexpr (T::kM == 1) {
+      return value_[v];
+    } else {
+      return shared_.total[m * T::kV + v][threadIdx.x];
+    }
+  }
+
+ private:
+  __device__ void put(int m, int v, float4 x) {
+    if constexpr (T::kM == 1) {
+      value_[v] = x;
+    } else {
+      shared_.total[m * T::kV + v][threadIdx.x] = x;
+    }
+  }
+
+  Shared<T>& shared_;
+  float most_[T::kM][2];
+  float sum_[T::kM][2];
+  float4 value_[T::kM == 1 ? T::kV : 1];
 };
+
+// Keeps what is computed from x from being computed once for all tiles and held in registers.
+__device__ __forceinline__ int anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 
 // Byte offset of a 16-byte chunk of a row of `dim` elements, permuted as pages are.
 template <int kDim>
@@ -126,28 +186,26 @@ class Block {
     }
     __syncthreads();
     if (warp_ == 0) {
-      fetch_pages(first_tile_ / kSegmentTiles);
+      fetch_pages(first_tile_ / kLaneTiles);
       fetch_unit(0);
       fetch_unit(1);
       fetch_unit(2);
     }
-    Part<T> total;
+    Total<T> total(shared_);
     Part<T> part;
-    part.clear();
-    for (int tile = first_tile_; tile < end_tile_; ++tile) {
-      attend(tile, part);
-      const bool last = tile + 1 == end_tile_;
-      if (!last && (tile + 1) % kSegmentTiles != 0) continue;
+    for (int tile = first_tile_; tile < end_tile_;) {
+      part.clear();
+      const int end = min(end_tile_, (tile / kSegmentTiles + 1) * kSegmentTiles);
+      for (; tile < end; ++tile) attend(tile, part);
       if (params_.parts != nullptr) {
         write_part(part);
         return;
       }
-      if (tile < kSegmentTiles) {
-        total = part;
+      if (tile <= kSegmentTiles) {
+        total.set(part);
       } else {
         total.fold(part);
       }
-      part.clear();
     }
     write_out(total);
   }
@@ -218,31 +276,31 @@ class Block {
     }
   }
 
-  // Warp 0: a lane holds a page of the segment that is being fetched and one of the next.
-  __device__ int32_t page_of(int segment) const {
-    const int i = segment * 32 + lane_;
+  // Warp 0: a lane holds one of the 32 pages that are being fetched from and one of the next 32.
+  __device__ int32_t page_of(int group) const {
+    const int i = group * kLanePages + lane_;
     return i <= last_position_ / kKvPage ? pages_[i] : -1;
   }
-  __device__ void fetch_pages(int segment) {
-    pages_segment_ = segment;
-    page_ = page_of(segment);
-    next_page_ = page_of(segment + 1);
+  __device__ void fetch_pages(int group) {
+    group_ = group;
+    page_ = page_of(group);
+    next_page_ = page_of(group + 1);
   }
 
   // Warp 0: begins the copy of unit u: k (even) or v (odd) of tile first_tile_ + u / 2.
   __device__ void fetch_unit(int u) {
     const int tile = first_tile_ + u / 2;
     if (tile >= end_tile_) return;
-    if (tile / kSegmentTiles != pages_segment_) {
-      pages_segment_ = tile / kSegmentTiles;
+    if (tile / kLaneTiles != group_) {
+      group_ = tile / kLaneTiles;
       page_ = next_page_;
-      next_page_ = page_of(pages_segment_ + 1);
+      next_page_ = page_of(group_ + 1);
     }
     constexpr uint32_t kBytes = kKvPage * T::kDim * 2;
     const int first = tile * kTilePages;
     const int n = min(kTilePages, last_position_ / kKvPage + 1 - first);
     uint64_t* const barrier = &shared_.barrier[u % 3];
-    const int32_t page = __shfl_sync(~0u, page_, first % 32 + lane_ % kTilePages);
+    const int32_t page = __shfl_sync(~0u, page_, first % kLanePages + lane_ % kTilePages);
     if (lane_ == 0) barrier_expect(barrier, static_cast<uint32_t>(n) * kBytes);
     __syncwarp();
     if (lane_ < n) {
@@ -287,6 +345,7 @@ class Block {
 
   // Scores of this warp's positions.
   __device__ void scores(int unit, float score[T::kM][T::kS][4]) {
+    const int lane = anew(lane_);
     const uint32_t query = shared_address(shared_.query);
     const uint32_t keys = shared_address(shared_.unit[unit % 3]);
 #pragma unroll
@@ -302,16 +361,16 @@ class Block {
       uint32_t b[T::kS][4];
 #pragma unroll
       for (int s = 0; s < T::kS; ++s) {
-        const int position = (warp_ * T::kS + s) * 8 + lane_ % 8;
-        load_matrices(b[s], keys + chunk_at<T::kDim>(position, 4 * k + lane_ / 8));
+        const int position = (warp_ * T::kS + s) * 8 + lane % 8;
+        load_matrices(b[s], keys + chunk_at<T::kDim>(position, 4 * k + lane / 8));
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int m = 0; m < T::kM; ++m) {
           uint32_t a[4];
-          const int row = m * 16 + lane_ % 16;
-          load_matrices(a, query + chunk_at<T::kDim>(row, 4 * k + 2 * half + lane_ / 16));
+          const int row = m * 16 + lane % 16;
+          load_matrices(a, query + chunk_at<T::kDim>(row, 4 * k + 2 * half + lane / 16));
 #pragma unroll
           for (int s = 0; s < T::kS; ++s) {
             mma_bf16(score[m][s], a[0], a[1], a[2], a[3], b[s][2 * half], b[s][2 * half + 1]);
@@ -329,7 +388,7 @@ class Block {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = m * 16 + 8 * h + lane_ / 4;
-        const int position = masked ? position_of(row) : 0;
+        const int position = masked ? position_of(anew(row)) : 0;
         float most = -INFINITY;
 #pragma unroll
         for (int s = 0; s < T::kS; ++s) {
@@ -343,7 +402,7 @@ class Block {
         }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        if (lane_ % 4 == 0) shared_.most[warp_][row] = most;
+        if (lane_ % 4 == 0) as_floats(shared_.most[row])[warp_] = most;
       }
     }
   }
@@ -358,7 +417,10 @@ class Block {
         const int row = m * 16 + 8 * h + lane_ / 4;
         float most = part.most[m][h];
 #pragma unroll
-        for (int w = 0; w < T::kWarps; ++w) most = fmaxf(most, shared_.most[w][row]);
+        for (int w = 0; w < T::kWarps / 4; ++w) {
+          const float4 four = shared_.most[row][w];
+          most = fmaxf(most, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)));
+        }
         const float from = most == -INFINITY ? 0.0f : most;
         shrink[m][h] = exp2_fast(part.most[m][h] - from);
         part.most[m][h] = most;
@@ -373,7 +435,7 @@ class Block {
           float sum = x + y;
           sum += __shfl_xor_sync(~0u, sum, 1);
           sum += __shfl_xor_sync(~0u, sum, 2);
-          if (lane_ % 4 == 0) shared_.sum[tile][row] = sum;
+          if (lane_ % 4 == 0) as_floats(shared_.sum[row])[tile] = sum;
         }
       }
     }
@@ -385,10 +447,8 @@ class Block {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = m * 16 + 8 * h + lane_ / 4;
-        float x[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = shared_.sum[i][row];
-        const float sum = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+        const float4 x = shared_.sum[row][0], y = shared_.sum[row][1];
+        const float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
         part.sum[m][h] = __fmaf_rn(part.sum[m][h], shrink[m][h], sum);
       }
     }
@@ -423,6 +483,7 @@ class Block {
   // product is taken for each token of a lane's rows with what it must not see left out.
   template <bool kApart>
   __device__ void add_values(int unit, int base, Part<T>& part, const float shrink[T::kM][2]) {
+    const int lane = anew(lane_);
     const uint32_t weights = shared_address(shared_.weight);
     const uint32_t values = shared_address(shared_.unit[unit % 3]);
 #pragma unroll
@@ -432,7 +493,7 @@ class Block {
       for (int m = 0; m < T::kM; ++m) {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          const int row = m * 16 + lane_ % 16, chunk = 4 * half + 2 * k + lane_ / 16;
+          const int row = m * 16 + lane % 16, chunk = 4 * half + 2 * k + lane / 16;
           load_matrices(a[m][k], weights + static_cast<uint32_t>(row * T::kWeightStride * 2) +
                                      static_cast<uint32_t>(chunk * 16));
         }
@@ -441,7 +502,7 @@ class Block {
       for (int v = 0; v < T::kV; ++v) {
         uint32_t b[4];
         load_matrices_transposed(b,
-                                 values + chunk_at<T::kDim>(32 * half + lane_, warp_ * T::kV + v));
+                                 values + chunk_at<T::kDim>(32 * half + lane, warp_ * T::kV + v));
 #pragma unroll
         for (int m = 0; m < T::kM; ++m) {
           float* const value = part.value[m][v];
@@ -515,16 +576,17 @@ class Block {
     });
   }
 
-  __device__ void write_out(const Part<T>& total) const {
+  __device__ void write_out(const Total<T>& total) const {
     const Heads& out = params_.out;
     each_row([&](int m, int h, int64_t token, int head) {
       auto* const to =
           static_cast<__nv_bfloat16*>(out.data) + token * out.token_stride + head * out.head_stride;
-      const float factor = normaliser(total.sum[m][h]);
+      const float factor = normaliser(total.sum(m, h));
 #pragma unroll
       for (int v = 0; v < T::kV; ++v) {
-        const float x = total.value[m][v][2 * h] * factor;
-        const float y = total.value[m][v][2 * h + 1] * factor;
+        const float4 four = total.value(m, v);
+        const float x = (h == 0 ? four.x : four.z) * factor;
+        const float y = (h == 0 ? four.y : four.w) * factor;
         if (params_.pieces) {
           *reinterpret_cast<uint32_t*>(to + column(v)) = pack_bf16(x, y);
         } else {
@@ -544,7 +606,7 @@ class Block {
   int64_t token_;
   const int32_t* pages_;
   int32_t page_, next_page_;
-  int pages_segment_;
+  int group_;
 };
 
 template <typename T>
@@ -566,8 +628,8 @@ constexpr AttentionInstance instance() {
 }
 
 constexpr AttentionInstance kInstances[] = {
-    instance<64, 1, 4>(),  instance<64, 2, 4>(),  instance<64, 4, 8>(),
-    instance<128, 1, 4>(), instance<128, 2, 4>(), instance<128, 4, 8>(),
+    instance<64, 1, 4>(),  instance<64, 2, 4>(),  instance<64, 4, 4>(),
+    instance<128, 1, 4>(), instance<128, 2, 4>(), instance<128, 4, 4>(),
     instance<256, 1, 4>(), instance<256, 2, 4>(), instance<256, 4, 8>(),
 };
 

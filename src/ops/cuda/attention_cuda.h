@@ -19,7 +19,7 @@
 
 namespace replayssm::ops::cuda {
 
-constexpr int32_t kKvSegment = 512;
+constexpr int32_t kKvSegment = 256;
 
 struct KvShapeCuda {
   int32_t n_kv_heads = 1;

@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   const float* const first = params.part(token, head, 0);
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float most = first[dim], sum = first[dim + 1], value = first[d];
+#pragma unroll 8
     for (int s = 1; s < segments; ++s) {
       const float* const next = params.part(token, head, s);
       const Fold fold(most, next[dim]);

@@ -33,7 +33,7 @@ __device__ __forceinline__ void put(const Args& args, int64_t row, int64_t out, 
   store_one(args.y, args.y_dtype, at, sum);
 }
 
-constexpr int kFewThreads = 256;
+constexpr int kRowThreads = 256;
 constexpr int kStride = 32 * 8;  // elements that a warp takes at once
 
 // Read once: does not stay in the caches.
@@ -55,16 +55,14 @@ __device__ __forceinline__ void add_products(float& sum, uint4 w, uint4 x) {
   }
 }
 
-template <int kRows>
-__global__ void __launch_bounds__(kFewThreads) few_rows_kernel(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kRowThreads) one_row_kernel(const __grid_constant__ Args args) {
   constexpr int kAhead = 4;  // loads in flight of a lane
-  const int64_t out = int64_t{blockIdx.x} * (kFewThreads / 32) + threadIdx.x / 32;
+  const int64_t out = int64_t{blockIdx.x} * (kRowThreads / 32) + threadIdx.x / 32;
   if (out >= args.n_out) return;
   const int lane = threadIdx.x % 32;
-  const __nv_bfloat16* const weight =
-      static_cast<const __nv_bfloat16*>(args.weight) + out * args.n_in;
-  const __nv_bfloat16* const x = static_cast<const __nv_bfloat16*>(args.x);
-  float sum[kRows] = {};
+  const auto* const weight = static_cast<const __nv_bfloat16*>(args.weight) + out * args.n_in;
+  const auto* const x = static_cast<const __nv_bfloat16*>(args.x);
+  float sum = 0.0f;
   int64_t i = lane * 8;
   for (; i + (kAhead - 1) * kStride < args.n_in; i += kAhead * kStride) {
     uint4 w[kAhead];
@@ -72,25 +70,14 @@ __global__ void __launch_bounds__(kFewThreads) few_rows_kernel(const __grid_cons
     for (int j = 0; j < kAhead; ++j) w[j] = stream_16(weight + i + j * kStride);
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        add_products(sum[r], w[j],
-                     *reinterpret_cast<const uint4*>(x + r * args.x_stride + i + j * kStride));
-      }
+      add_products(sum, w[j], *reinterpret_cast<const uint4*>(x + i + j * kStride));
     }
   }
   for (; i < args.n_in; i += kStride) {
-    const uint4 w = stream_16(weight + i);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      add_products(sum[r], w, *reinterpret_cast<const uint4*>(x + r * args.x_stride + i));
-    }
+    add_products(sum, stream_16(weight + i), *reinterpret_cast<const uint4*>(x + i));
   }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const float total = warp_sum(sum[r]);
-    if (lane == r) put(args, r, out, total);
-  }
+  sum = warp_sum(sum);
+  if (lane == 0) put(args, 0, out, sum);
 }
 
 constexpr int kTile = 16;
@@ -119,13 +106,9 @@ __global__ void __launch_bounds__(kTile* kTile) plain_kernel(const __grid_consta
 
 }  // namespace
 
-void linear_few_rows(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
-                     bool accumulate) {
-  static_assert(kFewRows == 4);
-  constexpr void (*kKernels[])(Args) = {few_rows_kernel<1>, few_rows_kernel<2>, few_rows_kernel<3>,
-                                        few_rows_kernel<4>};
-  kKernels[y.rows -
-           1]<<<blocks_for(weight.n_out, kFewThreads / 32), kFewThreads, 0, context.stream()>>>(
+void linear_one_row(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                    bool accumulate) {
+  one_row_kernel<<<blocks_for(weight.n_out, kRowThreads / 32), kRowThreads, 0, context.stream()>>>(
       args_of(weight, x, y, accumulate));
   check_launch("linear");
 }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "core/error.h"
+#include "ops/cuda/linear_fp8_cuda.h"
 #include "ops/cuda/linear_kernels_cuda.h"
 #include "ops/cuda/linear_plans_cuda.h"
 
@@ -15,6 +17,10 @@ void check(cublasStatus_t status, const char* what) {
 }
 void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail(what, ": ", cudaGetErrorString(error));
+}
+
+bool is_fp8(WeightType type) {
+  return type == WeightType::kFp8Row || type == WeightType::kFp8Block;
 }
 
 cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
@@ -38,9 +44,9 @@ bool splits_sums(const cublasLtMatmulAlgo_t& algo) {
   return split > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-// Row counts that a kExact algorithm must take, and the one that it is timed at.
+// Row counts that a kExact algorithm must take.
 constexpr int64_t kExactRows[] = {1, 2, 3, 7, 16, 33, 64, 100, 256, 257, 1000, 1024};
-constexpr int64_t kExactTimedRows = 256;
+constexpr int64_t kExactRowsFp8[] = {4, 8, 16, 36, 64, 100, 256, 260, 1000, 1024};
 
 class Events {
  public:
@@ -73,17 +79,29 @@ class Events {
 
 }  // namespace
 
-Product::Product(const LinearCuda& weight, int64_t rows, DType x, int64_t x_stride, DType y,
-                 int64_t y_stride) {
+Product::Product(const LinearCuda& weight, const ProductInput& x, DType y, int64_t y_stride)
+    : weight_data_(weight.weight), x_data_(x.data) {
   check(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  check(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                       sizeof(transposed)),
-        "cublasLtMatmulDescSetAttribute");
-  weight_ = layout(CUDA_R_16BF, weight.n_in, weight.n_out, weight.n_in);
-  x_ = layout(type_of(x), weight.n_in, rows, x_stride);
-  y_ = layout(type_of(y), weight.n_out, rows, y_stride);
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    check(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof(value)),
+          "cublasLtMatmulDescSetAttribute");
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  cudaDataType_t type = CUDA_R_16BF;
+  if (is_fp8(weight.type)) {
+    type = CUDA_R_8F_E4M3;
+    const bool rows = weight.type == WeightType::kFp8Row;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, rows ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+                                                : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, weight.scales);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.scales);
+  }
+  weight_ = layout(type, weight.n_in, weight.n_out, weight.n_in);
+  x_ = layout(type, weight.n_in, x.rows, x.stride);
+  y_ = layout(type_of(y), weight.n_out, x.rows, y_stride);
 }
 
 Product::~Product() {
@@ -94,13 +112,17 @@ Product::~Product() {
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> Product::heuristics(cublasLtContext* lt,
-                                                                 int64_t workspace_bytes,
-                                                                 int n) const {
+                                                                 bool whole_sums, int n) const {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
-  const auto bytes = static_cast<uint64_t>(workspace_bytes);
+  const auto bytes = static_cast<uint64_t>(LinearPlans::kProductBytes);
   cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
                                        sizeof(bytes));
+  if (whole_sums) {
+    const uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                         &none, sizeof(none));
+  }
   const uint32_t alignment = 16;
   for (const auto attribute :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -116,19 +138,19 @@ std::vector<cublasLtMatmulHeuristicResult_t> Product::heuristics(cublasLtContext
   return results;
 }
 
-bool Product::fits(cublasLtContext* lt, const cublasLtMatmulAlgo_t& algo,
-                   int64_t workspace_bytes) const {
+bool Product::takes(cublasLtContext* lt, const cublasLtMatmulAlgo_t& algo) const {
   cublasLtMatmulHeuristicResult_t result;
   return cublasLtMatmulAlgoCheck(lt, operation_, weight_, x_, y_, y_, &algo, &result) ==
              CUBLAS_STATUS_SUCCESS &&
-         static_cast<int64_t>(result.workspaceSize) <= workspace_bytes;
+         static_cast<int64_t>(result.workspaceSize) <= LinearPlans::kProductBytes;
 }
 
-cublasStatus_t Product::run(const CudaContext& context, const cublasLtMatmulAlgo_t& algo,
-                            const void* weight, const void* x, void* y, bool accumulate) const {
+cublasStatus_t Product::run(const CudaContext& context, const cublasLtMatmulAlgo_t& algo, void* y,
+                            bool accumulate) const {
   const float one = 1.0f, beta = accumulate ? 1.0f : 0.0f;
-  return cublasLtMatmul(context.lt(), operation_, &one, weight, weight_, x, x_, &beta, y, y_, y, y_,
-                        &algo, context.workspace(), LinearPlans::kProductBytes, context.stream());
+  return cublasLtMatmul(context.lt(), operation_, &one, weight_data_, weight_, x_data_, x_, &beta,
+                        y, y_, y, y_, &algo, context.workspace(), LinearPlans::kProductBytes,
+                        context.stream());
 }
 
 namespace {
@@ -137,13 +159,16 @@ namespace {
 // is accumulated to is put back.
 cublasLtMatmulAlgo_t fastest(const CudaContext& context, const Product& product,
                              const std::vector<cublasLtMatmulAlgo_t>& candidates,
-                             const LinearCuda& weight, ConstMatrix x, Matrix y, bool accumulate) {
+                             const LinearCuda& weight, Matrix y, bool accumulate) {
   constexpr int kRuns = 5;
-  constexpr int64_t kRest = CudaContext::kWorkspaceBytes - LinearPlans::kProductBytes;
-  char* const rest = static_cast<char*>(context.workspace()) + LinearPlans::kProductBytes;
+  const int64_t used =
+      LinearPlans::kProductBytes +
+      (is_fp8(weight.type) ? LinearPlans::kQuantisedBytes + LinearPlans::kRestBytes : 0);
+  const int64_t n_rest = CudaContext::kWorkspaceBytes - used;
+  char* const rest = static_cast<char*>(context.workspace()) + used;
   const auto row_bytes = static_cast<size_t>(y.cols * dtype_bytes(y.dtype));
   const auto stride_bytes = static_cast<size_t>(y.stride * dtype_bytes(y.dtype));
-  const bool kept = static_cast<int64_t>(row_bytes) * y.rows <= kRest;
+  const bool kept = static_cast<int64_t>(row_bytes) * y.rows <= n_rest;
   if (candidates.size() == 1 || (accumulate && !kept)) return candidates.front();
   const auto rows = static_cast<size_t>(y.rows);
   cudaStream_t stream = context.stream();
@@ -162,11 +187,10 @@ cublasLtMatmulAlgo_t fastest(const CudaContext& context, const Product& product,
     std::array<float, kRuns> times;
     bool good = true;
     for (float& t : times) {
-      check(cudaMemsetAsync(rest + cold_from, 0, static_cast<size_t>(kRest - cold_from), stream),
+      check(cudaMemsetAsync(rest + cold_from, 0, static_cast<size_t>(n_rest - cold_from), stream),
             "linear");
       t = events.time(stream, [&] {
-        good = good && product.run(context, algo, weight.weight, x.data, y.data, accumulate) ==
-                           CUBLAS_STATUS_SUCCESS;
+        good = good && product.run(context, algo, y.data, accumulate) == CUBLAS_STATUS_SUCCESS;
       });
     }
     std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
@@ -185,23 +209,26 @@ cublasLtMatmulAlgo_t fastest(const CudaContext& context, const Product& product,
   return *choice;
 }
 
-// Without split sums, and for any number of rows.
-std::vector<cublasLtMatmulAlgo_t> exact_candidates(const CudaContext& context,
-                                                   const LinearCuda& weight, ConstMatrix x,
-                                                   Matrix y) {
-  std::vector<cublasLtMatmulAlgo_t> out;
-  for (const int64_t rows : {kExactTimedRows, int64_t{64}, int64_t{1024}}) {
-    const Product product(weight, rows, x.dtype, x.stride, y.dtype, y.stride);
-    for (const auto& result : product.heuristics(context.lt(), 0, 16)) {
+// Without split sums, and for any number of rows: the first that cuBLASLt proposes, for 256 rows or
+// else for others, and takes for all. No timing: the choice is the same in every process.
+cublasLtMatmulAlgo_t exact_algorithm(const CudaContext& context, const LinearCuda& weight,
+                                     const ProductInput& x, Matrix y) {
+  const auto product_of = [&](int64_t rows) {
+    return Product(weight, {x.data, x.scales, rows, x.stride}, y.dtype, y.stride);
+  };
+  const std::span<const int64_t> all =
+      is_fp8(weight.type) ? std::span<const int64_t>(kExactRowsFp8) : kExactRows;
+  for (const int64_t rows : {256, 192, 128, 64, 32, 16, 512, 1024}) {
+    for (const auto& result : product_of(rows).heuristics(context.lt(), true, 16)) {
       if (result.state != CUBLAS_STATUS_SUCCESS || splits_sums(result.algo)) continue;
-      const bool fits = std::all_of(std::begin(kExactRows), std::end(kExactRows), [&](int64_t n) {
-        return Product(weight, n, x.dtype, x.stride, y.dtype, y.stride)
-            .fits(context.lt(), result.algo, 0);
-      });
-      if (fits) out.push_back(result.algo);
+      if (std::all_of(all.begin(), all.end(),
+                      [&](int64_t n) { return product_of(n).takes(context.lt(), result.algo); })) {
+        return result.algo;
+      }
     }
   }
-  return out;
+  fail("linear: no algorithm of cuBLASLt for ", weight.n_out, " x ", weight.n_in,
+       " serves every number of rows with whole sums");
 }
 
 bool capturing(cudaStream_t stream) {
@@ -217,7 +244,7 @@ bool in_pieces_of_16(const void* data, int64_t stride_bytes) {
 }  // namespace
 
 const cublasLtMatmulAlgo_t& LinearPlans::algorithm(const CudaContext& context,
-                                                   const LinearCuda& weight, ConstMatrix x,
+                                                   const LinearCuda& weight, const ProductInput& x,
                                                    Matrix y, bool accumulate) {
   const bool exact = context.mode() == Mode::kExact;
   const LinearKey key{weight.n_out, weight.n_in, exact ? 0 : y.rows,
@@ -226,22 +253,75 @@ const cublasLtMatmulAlgo_t& LinearPlans::algorithm(const CudaContext& context,
   if (found != chosen_.end()) return found->second;
   REPLAYSSM_CHECK(!capturing(context.stream()), "first call of ", weight.n_out, " x ", weight.n_in,
                   ", ", y.rows, " rows, in a capture");
-  const Product product(weight, y.rows, x.dtype, x.stride, y.dtype, y.stride);
+  if (exact) return chosen_.emplace(key, exact_algorithm(context, weight, x, y)).first->second;
+  const Product product(weight, x, y.dtype, y.stride);
   std::vector<cublasLtMatmulAlgo_t> candidates;
-  if (exact) {
-    candidates = exact_candidates(context, weight, x, y);
-  } else {
-    for (const auto& result : product.heuristics(context.lt(), kProductBytes, 8)) {
-      if (result.state == CUBLAS_STATUS_SUCCESS) candidates.push_back(result.algo);
-    }
+  for (const auto& result : product.heuristics(context.lt(), false, 8)) {
+    if (result.state == CUBLAS_STATUS_SUCCESS) candidates.push_back(result.algo);
   }
   if (candidates.empty()) {
     fail("linear: cuBLASLt has no algorithm for ", weight.n_out, " x ", weight.n_in, ", ", y.rows,
          " rows");
   }
-  return chosen_.emplace(key, fastest(context, product, candidates, weight, x, y, accumulate))
+  return chosen_.emplace(key, fastest(context, product, candidates, weight, y, accumulate))
       .first->second;
 }
+
+namespace {
+
+void run_product(const CudaContext& context, const LinearCuda& weight, const ProductInput& x,
+                 Matrix y, bool accumulate) {
+  const auto& algo = context.linear_plans().algorithm(context, weight, x, y, accumulate);
+  check(Product(weight, x, y.dtype, y.stride).run(context, algo, y.data, accumulate), "linear");
+}
+
+// Of `rows` rows, with zeros up to a multiple of four.
+Quantised quantised(const CudaContext& context, const LinearCuda& weight, ConstMatrix x) {
+  const int64_t rows = (x.rows + 3) / 4 * 4;
+  auto* const data = static_cast<uint8_t*>(context.workspace()) + LinearPlans::kProductBytes;
+  auto* const scales = reinterpret_cast<float*>(data + (rows * weight.n_in + 255) / 256 * 256);
+  const Quantised out{data, scales, rows};
+  quantise(context, weight.type, x, out);
+  return out;
+}
+
+void run_quantised(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                   bool accumulate) {
+  const Quantised q = quantised(context, weight, x);
+  run_product(context, weight, {q.data, q.scales, q.rows, weight.n_in}, y, accumulate);
+}
+
+// Products take multiples of four rows; the rest of them goes by way of the workspace.
+void run_fp8(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+             bool accumulate) {
+  // x and its scales, which are fewer bytes than x by far.
+  const int64_t fit = LinearPlans::kQuantisedBytes / (weight.n_in + weight.n_in / 16 + 64) / 4 * 4;
+  const int64_t whole = y.rows / 4 * 4;
+  for (int64_t first = 0; first < whole; first += fit) {
+    const int64_t n = std::min(fit, whole - first);
+    run_quantised(context, weight, x.slice_rows(first, n), y.slice_rows(first, n), accumulate);
+  }
+  if (whole == y.rows) return;
+  const int64_t rest = y.rows - whole;
+  Matrix work = y;
+  work.data = static_cast<char*>(context.workspace()) + LinearPlans::kProductBytes +
+              LinearPlans::kQuantisedBytes;
+  work.rows = 4;
+  work.stride = y.cols;
+  REPLAYSSM_CHECK(4 * y.cols * dtype_bytes(y.dtype) <= LinearPlans::kRestBytes, y.cols, " columns");
+  const auto row_bytes = static_cast<size_t>(y.cols * dtype_bytes(y.dtype));
+  const auto stride_bytes = static_cast<size_t>(y.stride * dtype_bytes(y.dtype));
+  const auto copy_rows = [&](void* to, size_t to_stride, const void* from, size_t from_stride) {
+    check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, static_cast<size_t>(rest),
+                            cudaMemcpyDeviceToDevice, context.stream()),
+          "linear");
+  };
+  if (accumulate) copy_rows(work.data, row_bytes, y.at(whole), stride_bytes);
+  run_quantised(context, weight, x.slice_rows(whole, rest), work, accumulate);
+  copy_rows(y.at(whole), stride_bytes, work.data, row_bytes);
+}
+
+}  // namespace
 
 void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
             bool accumulate) {
@@ -249,21 +329,24 @@ void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x,
                   " x ", x.cols, ", y ", y.rows, " x ", y.cols, ", weight ", weight.n_out, " x ",
                   weight.n_in);
   REPLAYSSM_CHECK(!accumulate || y.dtype == DType::kF32, "accumulate to ", dtype_name(y.dtype));
-  REPLAYSSM_CHECK(weight.type == WeightType::kF32 || weight.type == WeightType::kBF16,
-                  "FP8 weights");
   if (y.rows == 0) return;
-  const bool pieces = weight.type == WeightType::kBF16 && x.dtype == DType::kBF16 &&
-                      weight.n_in % 8 == 0 && in_pieces_of_16(x.data, x.stride * 2) &&
-                      in_pieces_of_16(weight.weight, weight.n_in * 2);
+  const bool fp8 = is_fp8(weight.type);
+  const bool pieces = weight.type != WeightType::kF32 && x.dtype == DType::kBF16 &&
+                      weight.n_in % (fp8 ? 16 : 8) == 0 && in_pieces_of_16(x.data, x.stride * 2) &&
+                      in_pieces_of_16(weight.weight, 0);
   const bool product =
       pieces && weight.n_out % 8 == 0 && in_pieces_of_16(y.data, y.stride * dtype_bytes(y.dtype));
-  const bool exact = context.mode() == Mode::kExact;
-  if (pieces && !exact && y.rows <= kFewRows) {
-    linear_few_rows(context, weight, x, y, accumulate);
+  const bool fast = context.mode() == Mode::kFast;
+  REPLAYSSM_CHECK(!fp8 || product, "FP8 weight ", weight.n_out, " x ", weight.n_in,
+                  ", rows that are not aligned");
+  if (fp8 && fast && y.rows <= kFewRows) {
+    linear_fp8_few_rows(context, weight, quantised(context, weight, x), y, accumulate);
+  } else if (fp8) {
+    run_fp8(context, weight, x, y, accumulate);
+  } else if (pieces && fast && y.rows == 1) {
+    linear_one_row(context, weight, x, y, accumulate);
   } else if (product) {
-    const auto& algo = context.linear_plans().algorithm(context, weight, x, y, accumulate);
-    const Product run(weight, y.rows, x.dtype, x.stride, y.dtype, y.stride);
-    check(run.run(context, algo, weight.weight, x.data, y.data, accumulate), "linear");
+    run_product(context, weight, {x.data, nullptr, x.rows, x.stride}, y, accumulate);
   } else {
     linear_plain(context, weight, x, y, accumulate);
   }

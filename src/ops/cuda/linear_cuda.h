@@ -19,10 +19,16 @@ namespace replayssm::ops::cuda {
 enum class WeightType : int32_t {
   kF32,
   kBF16,
-  kFp8Tensor,  // E4M3, one scale: weight = scales[0] * stored; x by one scale a row
-  kFp8Block,   // E4M3, 128 x 128 blocks: scales [ceil(n_out / 128), ceil(n_in / 128)]; x by one
-               // scale a row and 128 columns
+  kFp8Row,    // E4M3, a scale an output: scales [n_out]; x by one scale a row. A tensor with one
+              // scale has it n_out times.
+  kFp8Block,  // E4M3, 128 x 128 blocks: scales [ceil(n_out / 128), fp8_scale_stride(n_in)]; x by
+              // one scale a row and 128 columns
 };
+
+constexpr int64_t kFp8Block = 128;
+constexpr int64_t fp8_scale_stride(int64_t n_in) {
+  return ((n_in + kFp8Block - 1) / kFp8Block + 3) / 4 * 4;
+}
 
 constexpr int64_t weight_bytes(WeightType type, int64_t n_out, int64_t n_in) {
   return n_out * n_in * (type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1);
@@ -39,8 +45,9 @@ struct LinearCuda {
 // accumulate: y += W x, y fp32: straight into the residual stream. y may not overlap x.
 //
 // The first call of a shape (n_out, n_in, types, accumulate, and in kFast the rows) chooses its
-// algorithm by timing, which synchronises and leaves the right result: run a pass once before it is
-// captured. In a capture an unseen shape is a failed check.
+// algorithm: in kFast by timing, which synchronises and leaves the right result; in kExact by rule,
+// so that every process chooses alike. Run a pass once before it is captured; in a capture an
+// unseen shape is a failed check.
 void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
             bool accumulate = false);
 

@@ -5,12 +5,9 @@
 
 namespace replayssm::ops::cuda {
 
-constexpr int64_t kFewRows = 4;
-
-// bf16 weight and x in 16-byte pieces, at most kFewRows rows: a warp an output, bound by the
-// weights' stream.
-void linear_few_rows(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
-                     bool accumulate);
+// One row, bf16 weight and x in 16-byte pieces: a warp an output, bound by the weights' stream.
+void linear_one_row(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                    bool accumulate);
 
 // Any of fp32 and bf16, any shape and stride: a thread an output, one sequential sum. For small
 // models.

@@ -106,13 +106,19 @@ __device__ uint64_t uniform_bits(uint64_t seed, int64_t position) {
 }
 
 // What is kept of a row: tokens whose key is above `cut`, and the first `n_ties` of those at it.
-// Digits of a search for the cut: 11, 11 and 10 bits.
+//
+// The cut is searched for in bins of equal steps of the logit, then among the keys of one bin: in a
+// list if they are few, else by digits of 11, 11 and 10 bits.
 constexpr int kBins = 2048;
+constexpr float kBinsPerE = 64.0f;  // a factor of e in weight
+constexpr uint32_t kListed = 2048;
 
 struct SampleShared {
   uint64_t work[kWarps];
   uint64_t mass[kBins];
   uint32_t count[kBins];
+  uint32_t list[kListed];
+  uint32_t n_listed;
   uint32_t digit;
   uint64_t before_mass;
   uint32_t before_count;
@@ -134,7 +140,7 @@ class Row {
 
   __device__ uint64_t total() {
     uint64_t sum = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t i = threadIdx.x; i < n_; i += kThreads) sum += mass_of(weight(i));
     return block_reduce(sum, shared_.work, sum_of);
   }
@@ -142,30 +148,48 @@ class Row {
   // Keeps the tokens before which, in falling order, there are fewer than most_count tokens and
   // less than most_mass; the first always. Returns the mass that is kept.
   __device__ uint64_t cut_at(uint64_t most_count, uint64_t most_mass) {
-    uint32_t prefix = 0;
-    uint64_t before_count = 0, before_mass = 0;
-    int shift = 32;
-    for (const int bits : {11, 11, 10}) {
-      histogram(prefix, shift, bits);
-      shift -= bits;
-      find_bin(1 << bits, most_count - before_count, most_mass - before_mass);
+    histogram(kBins, [&](float x) { return kBins - 1 - bin_of(x); });
+    find_bin(kBins, most_count, most_mass);
+    const int bin = kBins - 1 - static_cast<int>(shared_.digit);
+    uint64_t before_count = shared_.before_count, before_mass = shared_.before_mass;
+    const uint32_t n_there = shared_.count[shared_.digit];
+    __syncthreads();
+    const auto narrow = [&] {
       before_count += shared_.before_count;
       before_mass += shared_.before_mass;
-      prefix |= shared_.digit << shift;
       __syncthreads();
+    };
+    if (n_there <= kListed) {
+      collect(bin);
+      find_listed(most_count - before_count, most_mass - before_mass);
+      cut_ = shared_.digit;
+      narrow();
+    } else {
+      uint32_t prefix = 0;
+      int shift = 32;
+      for (const int bits : {11, 11, 10}) {
+        histogram(1 << bits, [&](float x) {
+          const uint32_t key = ordered(x);
+          const bool inside = bin_of(x) == bin && (shift == 32 || (key ^ prefix) >> shift == 0);
+          return inside ? static_cast<int>(key >> (shift - bits) & ((1u << bits) - 1)) : -1;
+        });
+        shift -= bits;
+        find_bin(1 << bits, most_count - before_count, most_mass - before_mass);
+        prefix |= shared_.digit << shift;
+        narrow();
+      }
+      cut_ = prefix;
     }
-    cut_ = prefix;
-    // All at the cut weigh the same: the last bin's count times that.
-    const uint64_t each = mass_of(weight_of(value_of(prefix)));
-    uint64_t ties = most_count - before_count;
+    // All at the cut weigh the same.
+    const uint64_t each = mass_of(weight_of(value_of(cut_)));
+    ties_ = most_count - before_count;
     if (each > 0) {
       const uint64_t left = most_mass - before_mass;
-      ties = min(ties, left / each + (left % each != 0));
+      ties_ = min(ties_, left / each + (left % each != 0));
     }
-    ties_ = max(ties, uint64_t{1});
-    const uint64_t there = shared_.count[prefix & 1023u];
-    ties_ = min(ties_, there);
-    __syncthreads();
+    const uint64_t there = count_cut();
+    ties_ = min(max(ties_, uint64_t{1}), there);
+    split_ties_ = ties_ < there;
     return before_mass + ties_ * each;
   }
 
@@ -197,23 +221,82 @@ class Row {
     return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
   }
 
-  // Counts and masses by the next `bits` bits of the keys that begin with prefix.
-  __device__ void histogram(uint32_t prefix, int shift, int bits) {
-    for (int i = threadIdx.x; i < kBins; i += kThreads) {
+  // Equal or larger for a smaller logit.
+  __device__ int bin_of(float x) const {
+    return static_cast<int>(
+        fminf((most_ - x) * per_temperature_ * kBinsPerE, static_cast<float>(kBins - 1)));
+  }
+
+  // Counts and masses by bin_at(logit); below zero: none.
+  template <typename Bin>
+  __device__ void histogram(int n_bins, const Bin& bin_at) {
+    for (int i = threadIdx.x; i < n_bins; i += kThreads) {
       shared_.count[i] = 0;
       shared_.mass[i] = 0;
     }
     __syncthreads();
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t i = threadIdx.x; i < n_; i += kThreads) {
-      const uint32_t key = ordered(logits_[i]);
-      if (shift < 32 && (key ^ prefix) >> shift != 0) continue;
-      const uint32_t bin = key >> (shift - bits) & ((1u << bits) - 1);
+      const float x = logits_[i];
+      const int bin = bin_at(x);
+      if (bin < 0) continue;
       atomicAdd(&shared_.count[bin], 1u);
       atomicAdd(reinterpret_cast<unsigned long long*>(&shared_.mass[bin]),
-                static_cast<unsigned long long>(mass_of(weight(i))));
+                static_cast<unsigned long long>(mass_of(weight_of(x))));
     }
     __syncthreads();
+  }
+
+  // The keys of a bin's tokens, in any order.
+  __device__ void collect(int bin) {
+    if (threadIdx.x == 0) shared_.n_listed = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < n_; i += kThreads) {
+      const float x = logits_[i];
+      if (bin_of(x) == bin) shared_.list[atomicAdd(&shared_.n_listed, 1u)] = ordered(x);
+    }
+    __syncthreads();
+  }
+
+  // The lowest listed key before which there are less than either limit, or the highest of all.
+  __device__ void find_listed(uint64_t most_count, uint64_t most_mass) {
+    const uint32_t n = shared_.n_listed;
+    uint32_t cut = 0xffffffffu;
+    uint64_t cut_mass = 0;
+    uint32_t cut_count = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += kThreads) {
+      const uint32_t key = shared_.list[i];
+      uint32_t count = 0;
+      uint64_t mass = 0;
+      for (uint32_t j = 0; j < n; ++j) {
+        const uint32_t other = shared_.list[j];
+        if (other <= key) continue;
+        ++count;
+        mass += mass_of(weight_of(value_of(other)));
+      }
+      if ((count == 0 || (count < most_count && mass < most_mass)) && key < cut) {
+        cut = key;
+        cut_count = count;
+        cut_mass = mass;
+      }
+    }
+    const auto lower = [](uint64_t a, uint64_t b) { return a < b ? a : b; };
+    const uint64_t lowest = block_reduce(uint64_t{cut}, shared_.work, lower);
+    if (cut == lowest) {  // threads with the same key agree on the rest
+      shared_.digit = cut;
+      shared_.before_count = cut_count;
+      shared_.before_mass = cut_mass;
+    }
+    __syncthreads();
+  }
+
+  // Tokens at the cut.
+  __device__ uint64_t count_cut() {
+    uint64_t n = 0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < n_; i += kThreads) n += ordered(logits_[i]) == cut_ ? 1 : 0;
+    return block_reduce(n, shared_.work, sum_of);
   }
 
   // The bin, from the top, at which the counts or masses reach their limit; the lowest that is not
@@ -267,7 +350,7 @@ class Row {
 
   __device__ uint64_t kept_mass(int64_t i, float min_p, uint64_t ties_before) const {
     const uint32_t key = ordered(logits_[i]);
-    if (key < cut_ || (key == cut_ && ties_before >= ties_)) return 0;
+    if (key < cut_ || (split_ties_ && key == cut_ && ties_before >= ties_)) return 0;
     const float w = weight(i);
     return w < min_p ? 0 : mass_of(w);
   }
@@ -276,31 +359,35 @@ class Row {
   // true. A thread's own tokens are kEach in a row; their mass stays in mine_.
   template <typename Body>
   __device__ void walk(float min_p, const Body& body) {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     uint64_t ties = 0;
     for (int64_t first = 0; first < n_; first += kThreads * kEach) {
       const int64_t own = first + threadIdx.x * kEach;
-      uint32_t own_ties = 0;
-      for (int j = 0; j < kEach; ++j) {
-        own_ties += own + j < n_ && ordered(logits_[own + j]) == cut_ ? 1 : 0;
-      }
-      const uint64_t up_to = scan(own_ties);
-      if (lane == 31) shared_.count[warp] = static_cast<uint32_t>(up_to);
-      __syncthreads();
-      uint64_t here = 0;
-      ties_before_ = ties + up_to - own_ties;
-      for (int w = 0; w < kWarps; ++w) {
-        if (w < warp) ties_before_ += shared_.count[w];
-        here += shared_.count[w];
-      }
+      if (split_ties_) ties = count_ties(own, ties);
       mine_ = 0;
       each_kept(own, min_p, [&](uint64_t mass, int) {
         mine_ += mass;
         return false;
       });
-      ties += here;
       if (body(block_reduce(mine_, shared_.work, sum_of), first)) return;
     }
+  }
+
+  // ties_before_ from those before this step, `before`; returns those up to its end.
+  __device__ uint64_t count_ties(int64_t own, uint64_t before) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    uint32_t own_ties = 0;
+    for (int j = 0; j < kEach; ++j) {
+      own_ties += own + j < n_ && ordered(logits_[own + j]) == cut_ ? 1 : 0;
+    }
+    const uint64_t up_to = scan(own_ties);
+    if (lane == 31) shared_.count[warp] = static_cast<uint32_t>(up_to);
+    __syncthreads();
+    ties_before_ = before + up_to - own_ties;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) ties_before_ += shared_.count[w];
+      before += shared_.count[w];
+    }
+    return before;
   }
 
   template <typename Body>
@@ -308,7 +395,7 @@ class Row {
     uint64_t ties = ties_before_;
     for (int j = 0; j < kEach && own + j < n_; ++j) {
       if (body(kept_mass(own + j, min_p, ties), j)) return;
-      ties += ordered(logits_[own + j]) == cut_ ? 1 : 0;
+      if (split_ties_) ties += ordered(logits_[own + j]) == cut_ ? 1 : 0;
     }
   }
 
@@ -353,6 +440,7 @@ class Row {
   float most_, per_temperature_;
   uint32_t cut_ = 0;
   uint64_t ties_ = 0;
+  bool split_ties_ = false;
   uint64_t mine_ = 0, ties_before_ = 0;
 };
 

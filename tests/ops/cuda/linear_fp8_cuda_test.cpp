@@ -1,0 +1,135 @@
+#include <random>
+
+#include "device_fixture.h"
+#include "ops/cuda/linear_cuda.h"
+
+namespace replayssm::ops::cuda {
+namespace {
+
+float e4m3_to_float(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                    : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+// An E4M3 weight with random bytes and scales, on both sides.
+struct Fp8Weight {
+  Fp8Weight(WeightType kind, int64_t outputs, int64_t inputs)
+      : type(kind), n_out(outputs), n_in(inputs) {
+    std::mt19937 random(5);
+    std::uniform_real_distribution<float> scale(0.01f, 0.03f);
+    for (int64_t i = 0; i < n_out * n_in; ++i) {
+      uint8_t byte = static_cast<uint8_t>(random());
+      if ((byte & 0x7f) == 0x7f) byte = 0;  // NaN
+      bytes.push_back(byte);
+    }
+    const int64_t n_scales = type == WeightType::kFp8Row
+                                 ? n_out
+                                 : (n_out + kFp8Block - 1) / kFp8Block * fp8_scale_stride(n_in);
+    for (int64_t i = 0; i < n_scales; ++i) scales.push_back(scale(random));
+  }
+  float get(int64_t o, int64_t i) const {
+    const int64_t at =
+        type == WeightType::kFp8Row ? o : o / kFp8Block * fp8_scale_stride(n_in) + i / kFp8Block;
+    return e4m3_to_float(bytes[static_cast<size_t>(o * n_in + i)]) *
+           scales[static_cast<size_t>(at)];
+  }
+
+  WeightType type;
+  int64_t n_out, n_in;
+  std::vector<uint8_t> bytes;
+  std::vector<float> scales;
+};
+
+class DeviceFp8Weight {
+ public:
+  explicit DeviceFp8Weight(const Fp8Weight& w)
+      : bytes_(w.bytes),
+        scales_(w.scales),
+        linear_{bytes_.data(), w.type, w.n_out, w.n_in, static_cast<const float*>(scales_.data())} {
+  }
+  const LinearCuda& linear() const { return linear_; }
+
+ private:
+  DeviceBuffer bytes_, scales_;
+  LinearCuda linear_;
+};
+
+constexpr WeightType kTypes[] = {WeightType::kFp8Row, WeightType::kFp8Block};
+
+// Against the weight as stored and x as it is: what remains is the rounding of x to E4M3, 2^-4 at
+// most and some 2^-5.5 rms.
+TEST(LinearFp8Cuda, MatchesReference) {
+  for (const Mode mode : {Mode::kFast, Mode::kExact}) {
+    const Device device(mode);
+    for (const WeightType type : kTypes) {
+      for (const int64_t rows : {1, 3, 4, 5, 8, 18, 64}) {
+        const Fp8Weight w(type, 256, 384);
+        const DeviceFp8Weight dw(w);
+        Tensor x(DType::kBF16, rows, w.n_in);
+        x.fill(2, 3.0f);
+        std::vector<double> truth;
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t o = 0; o < w.n_out; ++o) {
+            double sum = 0.0;
+            for (int64_t i = 0; i < w.n_in; ++i) {
+              sum += static_cast<double>(w.get(o, i)) * static_cast<double>(x.get(r, i));
+            }
+            truth.push_back(sum);
+          }
+        }
+        const DeviceTensor dx(x, Place::kPieces);
+        for (const bool accumulate : {false, true}) {
+          for (const DType yt : kActivations) {
+            if (accumulate && yt != DType::kF32) continue;
+            SCOPED_TRACE(::testing::Message()
+                         << "type " << static_cast<int>(type) << " rows " << rows << " y "
+                         << dtype_name(yt) << (accumulate ? " accumulate" : "")
+                         << (mode == Mode::kExact ? " exact" : ""));
+            Tensor y(yt, rows, w.n_out);
+            for (int64_t r = 0; r < rows; ++r) {
+              for (int64_t o = 0; o < w.n_out; ++o) y.set(r, o, accumulate ? 1.5f : 0.0f);
+            }
+            const DeviceTensor dy(y, Place::kPieces);
+            linear(device.context(), dw.linear(), dx.matrix(), dy.matrix(), accumulate);
+            Tensor got = dy.get();
+            std::vector<double> expected = truth;
+            for (double& value : expected) value += accumulate ? 1.5 : 0.0;
+            EXPECT_LT(nmse(got, expected), 1e-3);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearFp8Cuda, ExactRowsDoNotDependOnTheirNumber) {
+  const Device device(Mode::kExact);
+  constexpr int64_t kRows = 1024;
+  for (const WeightType type : kTypes) {
+    const Fp8Weight w(type, 2560, 1024);
+    const DeviceFp8Weight dw(w);
+    Tensor x(DType::kBF16, kRows, w.n_in);
+    x.fill(2);
+    const DeviceTensor dx(x, Place::kPieces);
+    const auto run = [&](int64_t first, int64_t count) {
+      const DeviceTensor y = output(DType::kBF16, kRows, w.n_out, Place::kPieces);
+      linear(device.context(), dw.linear(), dx.matrix().slice_rows(first, count),
+             y.matrix().slice_rows(first, count));
+      return y.get();
+    };
+    Tensor all = run(0, kRows);
+    for (const int64_t count : {1, 2, 3, 4, 7, 16, 33, 64, 100, 257, 512, 1000}) {
+      Tensor some = run(0, count);
+      int64_t differ = 0;
+      for (int64_t r = 0; r < count; ++r) differ += same_row(some, r, all, r) ? 0 : 1;
+      EXPECT_EQ(differ, 0) << count << " rows, type " << static_cast<int>(type);
+    }
+    Tensor alone = run(700, 1);
+    EXPECT_TRUE(same_row(alone, 700, all, 700));
+  }
+}
+
+}  // namespace
+}  // namespace replayssm::ops::cuda
