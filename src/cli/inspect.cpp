@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "cli/common.h"
+#include "model/parameters.h"
 
 namespace replayssm::cli {
 namespace {
@@ -11,6 +12,7 @@ constexpr int64_t kMostGigabytes = 1'000'000;
 
 struct InspectFlags {
   ModelFlags model;
+  std::string config;
   double memory_gb = 0;
   int64_t context = 4096;
   int window = 1;
@@ -68,19 +70,28 @@ void run(const InspectFlags& flags) {
   if (!(flags.memory_gb >= 0 && flags.memory_gb <= kMostGigabytes)) {
     throw UsageError(concat("--memory: must be 0..", kMostGigabytes));
   }
-  const std::string folder = flags.model.folder_or_default();
-  const auto model = Model::load(folder, flags.model.options(flags.window, "--window"));
+  const bool shape_only = !flags.config.empty();
+  if (shape_only && !flags.model.folder.empty()) throw UsageError("--config: not with --model");
+  const ModelOptions options = flags.model.options(flags.window, "--window");
+  const std::string path = shape_only ? flags.config : flags.model.folder_or_default();
+  const auto model = shape_only ? Model::plan(describe_config(path).spec, DType::kBF16, options)
+                                : Model::load(path, options);
   const ModelSpec& spec = model->spec();
-  const ModelMemory m = model->memory();
+  const ParameterCount count = count_parameters(spec);
+  ModelMemory m = model->memory();
+  if (shape_only) m.weights = weight_bytes(count, false);
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  std::printf("%s\n", folder.c_str());
+  std::printf("%s\n", path.c_str());
   std::printf("  type       %s, hidden %lld, vocab %lld, %zu layers, context %lld%s\n",
               spec.model_type.c_str(), static_cast<long long>(spec.hidden),
               static_cast<long long>(spec.vocab), spec.layers.size(),
               static_cast<long long>(spec.max_positions), spec.tied ? ", tied" : "");
   print_mixers(spec);
-  std::printf("  parameters %.3f M\n", static_cast<double>(model->weights().n_parameters) / 1e6);
-  std::printf("  weights    %s\n", bytes(m.weights).c_str());
+  std::printf("  parameters %.3f M, %.3f M read for a token\n",
+              static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6);
+  std::printf(
+      "  weights    %s%s\n", bytes(m.weights).c_str(),
+      shape_only ? concat(" in bf16, ", bytes(weight_bytes(count, true)), " in FP8").c_str() : "");
   std::printf("  activation %s, checkpoint %s, ring %s, grid %d\n", dtype_name(model->activation()),
               dtype_name(model->checkpoint()), dtype_name(model->ring()), model->grid().interval);
   std::printf("a sequence\n");
@@ -90,12 +101,13 @@ void run(const InspectFlags& flags) {
   std::printf("  conv ring  %s\n", bytes(m.conv_slot).c_str());
   std::printf("  KV         %s a token\n", bytes(m.kv_token).c_str());
   const int64_t pages = (flags.context + ops::kKvPage - 1) / ops::kKvPage;
-  const int64_t sequence = m.checkpoint_slot + m.ring_slot + m.conv_slot + pages * m.kv_page;
-  std::printf("  in all     %s at %lld tokens of context\n", bytes(sequence).c_str(),
+  const double sequence = static_cast<double>(m.checkpoint_slot + m.ring_slot + m.conv_slot) +
+                          static_cast<double>(pages) * static_cast<double>(m.kv_page);
+  std::printf("  in all     %s at %lld tokens of context\n", format_bytes(sequence).c_str(),
               static_cast<long long>(flags.context));
   if (flags.memory_gb > 0) {
     const double left = flags.memory_gb * 1e9 - static_cast<double>(m.weights);
-    const double fit = left < 0 ? 0 : left / static_cast<double>(sequence);
+    const double fit = left < 0 ? 0 : left / sequence;
     std::printf("%lld sequences of %lld tokens fit in %.3g GB\n", static_cast<long long>(fit),
                 static_cast<long long>(flags.context), flags.memory_gb);
   }
@@ -108,6 +120,10 @@ void add_inspect(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("inspect", "show what a model is and what it costs");
   flags->model.add_folder(*verb);
   flags->model.add_numerics(*verb);
+  verb->add_option(
+      "--config", flags->config,
+      "a config.json alone, such as models/geometries/qwen3.5-35b-a3b.json: no weights "
+      "are read");
   verb->add_option("--memory", flags->memory_gb, "GB: how many sequences fit");
   verb->add_option("--context", flags->context, "tokens a sequence")->capture_default_str();
   verb->add_option("--window", flags->window, "longest step: drafts + 1")->capture_default_str();

@@ -128,6 +128,7 @@ Forward::Forward(const Model& model, const ops::Context& context, const ForwardL
       buffers_(std::make_unique<ForwardBuffers>()) {
   REPLAYSSM_CHECK(context.isa() == model.options().isa, isa_name(context.isa()), " context, ",
                   isa_name(model.options().isa), " plans");
+  REPLAYSSM_CHECK(!model.weights().mixers.empty(), "a model without weights");
   REPLAYSSM_CHECK(limits.max_tokens > 0 && limits.max_rows > 0 && limits.max_logits > 0,
                   limits.max_tokens, " tokens, ", limits.max_rows, " rows");
   const auto tokens = static_cast<size_t>(limits.max_tokens);

@@ -40,24 +40,30 @@ Grid grid_of(const ModelOptions& options) {
 }  // namespace
 
 std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelOptions& options) {
-  ModelDescription description = describe_model(folder);
+  const ModelDescription description = describe_model(folder);
   const TensorFiles files = TensorFiles::open_folder(folder);
-  return std::shared_ptr<const Model>(new Model(std::move(description), files, options));
+  const DType stored = stored_dtype(description, files);
+  std::shared_ptr<Model> model(new Model(description.spec, stored, options));
+  model->weights_ = load_weights(description, files);
+  return model;
 }
 
-Model::Model(ModelDescription description, const TensorFiles& files, const ModelOptions& options)
-    : spec_(description.spec), options_(options), grid_(grid_of(options)) {
-  const DType stored = stored_dtype(description, files);
+std::shared_ptr<const Model> Model::plan(const ModelSpec& spec, DType stored,
+                                         const ModelOptions& options) {
+  return std::shared_ptr<const Model>(new Model(spec, stored, options));
+}
+
+Model::Model(const ModelSpec& spec, DType stored, const ModelOptions& options)
+    : spec_(spec), options_(options), grid_(grid_of(options)) {
   activation_ = activation_of(stored, options);
   const DType half = stored == DType::kF32 ? DType::kF32 : DType::kF16;
   checkpoint_ = options.checkpoint.value_or(half);
   ring_ = options.ring.value_or(has_mamba2(spec_) ? activation_ : half);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     for (const auto& mixer : spec_.layers[i].mixers) {
-      std::visit([&](const auto& spec) { add_mixer(spec, static_cast<int>(i)); }, mixer);
+      std::visit([&](const auto& kind) { add_mixer(kind, static_cast<int>(i)); }, mixer);
     }
   }
-  weights_ = load_weights(description, files);
 }
 
 void Model::add_mixer(const Mamba2Spec& mamba, int layer) {

@@ -67,6 +67,9 @@ struct ModelMemory {
 class Model {
  public:
   static std::shared_ptr<const Model> load(const std::string& folder, const ModelOptions& options);
+  // The shape alone, as if the files held `stored`: sizes and plans, no weights. Cannot be run.
+  static std::shared_ptr<const Model> plan(const ModelSpec& spec, DType stored,
+                                           const ModelOptions& options);
 
   const ModelSpec& spec() const { return spec_; }
   const ModelOptions& options() const { return options_; }
@@ -82,7 +85,7 @@ class Model {
   ModelMemory memory() const;
 
  private:
-  Model(ModelDescription description, const TensorFiles& files, const ModelOptions& options);
+  Model(const ModelSpec& spec, DType stored, const ModelOptions& options);
   void add_mixer(const Mamba2Spec& mamba, int layer);
   void add_mixer(const GdnSpec& gdn, int layer);
   void add_mixer(const AttentionSpec& attention, int layer);

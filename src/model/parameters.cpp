@@ -11,29 +11,34 @@ struct Counter {
   int64_t hidden;
 
   ParameterCount operator()(const Mamba2Spec& m) const {
-    return always(hidden * (m.inner() + m.conv_channels() + m.n_heads) +
-                  m.conv_channels() * (m.conv_width + (m.conv_bias ? 1 : 0)) + 3 * m.n_heads +
-                  m.inner() + m.inner() * hidden);
+    const int64_t projections = hidden * (2 * m.inner() + m.conv_channels() + m.n_heads);
+    return dense(projections, m.conv_channels() * (m.conv_width + (m.conv_bias ? 1 : 0)) +
+                                  3 * m.n_heads + m.inner());
   }
   ParameterCount operator()(const GdnSpec& g) const {
-    return always(hidden * (g.conv_channels() + g.value_size() + 2 * g.n_value_heads) +
-                  g.conv_channels() * g.conv_width + 2 * g.n_value_heads + g.value_dim +
-                  g.value_size() * hidden);
+    const int64_t projections = hidden * (g.conv_channels() + 2 * g.value_size());
+    return dense(projections, 2 * hidden * g.n_value_heads + g.conv_channels() * g.conv_width +
+                                  2 * g.n_value_heads + g.value_dim);
   }
   ParameterCount operator()(const AttentionSpec& a) const {
-    return always(hidden * (a.q_size() * (a.output_gate ? 2 : 1) + 2 * a.kv_size()) +
-                  (a.qk_norm ? 2 * a.head_dim : 0) + a.q_size() * hidden);
+    const int64_t projections = hidden * (a.q_size() * (a.output_gate ? 3 : 2) + 2 * a.kv_size());
+    return dense(projections, a.qk_norm ? 2 * a.head_dim : 0);
   }
-  ParameterCount operator()(const MlpSpec& m) const { return always(mlp(m.kind, hidden, m.ff)); }
+  ParameterCount operator()(const MlpSpec& m) const { return dense(mlp(m.kind, hidden, m.ff), 0); }
   ParameterCount operator()(const MoeSpec& m) const {
     const int64_t expert = mlp(m.kind, m.expert_width(), m.ff);
-    const int64_t rest = m.n_experts * (hidden + (m.router_bias ? 1 : 0)) +
-                         mlp(m.kind, hidden, m.shared_ff) + (m.shared_gate ? hidden : 0) +
-                         2 * hidden * m.latent;
-    return {rest + m.n_experts * expert, rest + m.top_k * expert};
+    const int64_t all = mlp(m.kind, hidden, m.shared_ff) + 2 * hidden * m.latent;
+    ParameterCount out =
+        dense(all, m.n_experts * (hidden + (m.router_bias ? 1 : 0)) + (m.shared_gate ? hidden : 0));
+    out.total += m.n_experts * expert;
+    out.active += m.top_k * expert;
+    out.projections += m.n_experts * expert;
+    return out;
   }
 
-  static ParameterCount always(int64_t n) { return {n, n}; }
+  static ParameterCount dense(int64_t projections, int64_t rest) {
+    return {projections + rest, projections + rest, projections};
+  }
 };
 
 }  // namespace
@@ -44,15 +49,20 @@ ParameterCount count_parameters(const MixerSpec& mixer, int64_t hidden) {
 
 ParameterCount count_parameters(const ModelSpec& spec) {
   const int64_t table = spec.vocab * spec.hidden;
-  ParameterCount out{table * (spec.tied ? 1 : 2) + spec.hidden, table + spec.hidden};
+  ParameterCount out{table * (spec.tied ? 1 : 2) + spec.hidden, table + spec.hidden, 0};
   for (const auto& layer : spec.layers) {
     for (const auto& mixer : layer.mixers) {
       const ParameterCount n = count_parameters(mixer, spec.hidden);
       out.total += spec.hidden + n.total;
       out.active += spec.hidden + n.active;
+      out.projections += n.projections;
     }
   }
   return out;
+}
+
+int64_t weight_bytes(const ParameterCount& count, bool fp8) {
+  return 2 * count.total - (fp8 ? count.projections : 0);
 }
 
 }  // namespace replayssm
