@@ -8,6 +8,7 @@
 
 #include "cli/bench_layer.h"
 #include "cli/bench_serve.h"
+#include "cli/bench_simulate.h"
 #include "cli/common.h"
 #include "runtime/runner.h"
 
@@ -214,6 +215,7 @@ void add_bench(CLI::App& app) {
   verb->add_option("--json", flags->json, "also write the figures to this file");
   flags->model.add_threads(*verb);
   add_bench_serve(*verb);
+  add_bench_simulate(*verb);
   verb->callback([flags, verb] {
     if (verb->get_subcommands().empty()) run(*flags);
   });

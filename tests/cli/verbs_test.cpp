@@ -19,9 +19,11 @@ TEST(Help, EveryFlagIsDocumented) {
        {"--model", "--ids", "--ids-file", "--out", "--mode", "--window", "--reject", "--grid",
         "--checkpoint-dtype", "--ring-dtype", "--threads"}},
       {"inspect",
-       {"--model", "--grid", "--checkpoint-dtype", "--ring-dtype", "--memory", "--context",
-        "--window"}},
-      {"bench", {"what", "--model", "--grid", "--batch", "--window", "--json", "--threads"}},
+       {"--model", "--config", "--grid", "--checkpoint-dtype", "--ring-dtype", "--memory",
+        "--context", "--window"}},
+      {"bench",
+       {"what", "--model", "--grid", "--batch", "--window", "--json", "--threads", "serve",
+        "simulate"}},
   };
   const Outcome all = run_binary({"--help"});
   EXPECT_EQ(all.exit_code, 0);
@@ -116,6 +118,22 @@ TEST(Inspect, FiguresAreThoseOfTheModel) {
       EXPECT_NE(got.out.find(part), std::string::npos) << "'" << part << "' is not in\n" << got.out;
     }
   }
+}
+
+// A configuration alone gives the published figures of a model that no test machine holds.
+TEST(Inspect, GeometryWithoutWeights) {
+  const Outcome got =
+      run_binary({"inspect", "--config",
+                  REPLAYSSM_SOURCE_DIR "/models/geometries/nemotron-3-super-120b-a12b.json",
+                  "--checkpoint-dtype", "fp32"});
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  for (const char* part : {"22 of 512 experts, ff 2688, shared 5376, latent 1024",
+                           "parameters 120668.", "12233.367 M read for a token", "241 GB in bf16",
+                           "checkpoint 168 MB", "KV         8.19 KB a token"}) {
+    EXPECT_NE(got.out.find(part), std::string::npos) << part << "\n" << got.out;
+  }
+  expect_fails(2, {"inspect", "--config", "x.json", "-m", "y"}, {"--config", "--model"});
+  expect_fails(1, {"inspect", "--config", "x.json"}, {"x.json"});
 }
 
 TEST(Bench, LayersWriteJson) {
