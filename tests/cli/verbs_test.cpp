@@ -14,7 +14,7 @@ TEST(Help, EveryFlagIsDocumented) {
       {"generate",
        {"--model", "--prompt", "-n", "--temperature", "--top-k", "--top-p", "--min-p", "--seed",
         "--draft", "--draft-tokens", "--state", "--grid", "--checkpoint-dtype", "--ring-dtype",
-        "--threads", "--json"}},
+        "--threads", "--json", "--device", "--exact"}},
       {"logits",
        {"--model", "--ids", "--ids-file", "--out", "--mode", "--window", "--reject", "--grid",
         "--checkpoint-dtype", "--ring-dtype", "--threads"}},
