@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "model/families/family.h"
+#include "model/parameters.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace replayssm;
@@ -17,6 +18,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         std::abort();
       }
       if (model.names.mixers.size() != model.spec.layers.size()) std::abort();
+      const ParameterCount count = count_parameters(model.spec);
+      if (count.active < 1 || count.active > count.total) std::abort();
+      for (const auto& layer : model.spec.layers) {
+        for (const auto& mixer : layer.mixers) {
+          const auto* moe = std::get_if<MoeSpec>(&mixer);
+          if (moe == nullptr) continue;
+          const int32_t group = moe->n_experts / moe->n_groups;
+          if (moe->top_k < 1 || moe->top_k > moe->top_groups * group) std::abort();
+        }
+      }
     } catch (const Error& error) {
       if (std::string(error.what()).find('\n') != std::string::npos) std::abort();
     }

@@ -1,4 +1,5 @@
 // Loading whole folders: what is accepted, what is refused, and what a load costs.
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -86,6 +87,22 @@ TEST(Load, RefusesWrongShapesAndTypes) {
       retyped.tensors()[tensor.name].dtype = FileDType::kI32;
       retyped.expect_refused({"model.safetensors", "'" + tensor.name + "'", "I32"});
     }
+  }
+}
+
+TEST(Load, RefusesExpertsOfAnotherShape) {
+  for (const auto& [name, field, tensor, has, needs] :
+       {std::array{"qwen3_next", "\"moe_intermediate_size\": 2", "experts.0.up_proj.weight",
+                   "[24, 40]", "[14, 40]"},
+        std::array{"qwen3_5_moe_fused", "\"num_experts\": ", "mlp.gate.weight", "[8, 40]",
+                   "[18, 40]"},
+        std::array{"nemotron_h_latent", "\"moe_latent_size\": 2", "experts.0.up_proj.weight",
+                   "[24, 24]", "[24, 14]"}}) {
+    EditedModel model(name);
+    std::string to = field;
+    if (to.back() == '2') to.pop_back();
+    model.config() = replaced(model.config(), field, to + "1");
+    model.expect_refused({"model.safetensors", tensor, has, needs});
   }
 }
 
