@@ -12,6 +12,7 @@
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/elementwise_cuda.h"
 #include "ops/cuda/linear_cuda.h"
+#include "ops/cuda/moe_cuda.h"
 #include "ops/cuda/norm_cuda.h"
 #include "ops/cuda/sample_cuda.h"
 
@@ -51,6 +52,7 @@ class Bench {
 
   void linears(ops::cuda::Mode mode, ops::cuda::WeightType type);
   void attentions();
+  void experts();
   void rows();
 
  private:
@@ -236,6 +238,58 @@ void Bench::attentions() {
   }
 }
 
+// One layer of all experts; tokens spread evenly, as a trained router nearly does.
+struct ExpertShape {
+  const char* name;
+  int32_t n_experts, top_k;
+  int64_t n_out, n_in;
+};
+constexpr ExpertShape kExperts[] = {{"nano-30b up", 128, 6, 1856, 2688},
+                                    {"nano-30b down", 128, 6, 2688, 1856},
+                                    {"qwen3.5-35b gate up", 256, 8, 1024, 2048},
+                                    {"qwen3.5-35b down", 256, 8, 2048, 512}};
+
+void Bench::experts() {
+  using ops::cuda::WeightType;
+  for (const ExpertShape& shape : kExperts) {
+    for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Row, WeightType::kFp8Block}) {
+      for (const int64_t tokens : {1, 16, 64, 256, 1024}) {
+        reset();
+        const CudaContext context(stream_, workspace_, ops::cuda::Mode::kFast);
+        const int64_t rows = tokens * shape.top_k;
+        const int64_t elements = shape.n_experts * shape.n_out * shape.n_in;
+        const ops::cuda::ExpertsCuda experts{
+            {arena_.take<uint16_t>(ops::cuda::weight_bytes(type, 1, elements) / 2,
+                                   type == WeightType::kBF16 ? values_ : bytes_),
+             type, shape.n_out, shape.n_in,
+             arena_.take<float>(
+                 shape.n_experts * shape.n_out * ops::cuda::fp8_scale_stride(shape.n_in),
+                 std::vector<float>(size_t{1} << 12, 0.01f))},
+            shape.n_experts};
+        std::vector<int32_t> first{0};
+        for (int32_t e = 0; e < shape.n_experts; ++e) {
+          first.push_back(static_cast<int32_t>(rows * (e + 1) / shape.n_experts));
+        }
+        const auto* const begin = arena_.take<int32_t>(shape.n_experts + 1, first);
+        const ops::ConstMatrix x{halves(rows * shape.n_in), DType::kBF16, rows, shape.n_in,
+                                 shape.n_in};
+        const ops::Matrix y{halves(rows * shape.n_out), DType::kBF16, rows, shape.n_out,
+                            shape.n_out};
+        const double us =
+            time_us(4, [&](int) { ops::cuda::expert_linear(context, experts, begin, x, y); });
+        const double used = static_cast<double>(std::min<int64_t>(rows, shape.n_experts)) /
+                            shape.n_experts * ops::cuda::weight_bytes(type, 1, elements);
+        print(concat("experts ", shape.name, " tokens ", tokens,
+                     type == WeightType::kBF16     ? ""
+                     : type == WeightType::kFp8Row ? " fp8 rows"
+                                                   : " fp8 blocks"),
+              us, used + 2.0 * rows * (shape.n_in + shape.n_out),
+              2.0 * rows * shape.n_out * shape.n_in);
+      }
+    }
+  }
+}
+
 // Ops over rows, and sampling.
 void Bench::rows() {
   for (const int64_t rows : {1, 64, 256, 1024}) {
@@ -311,6 +365,7 @@ int main(int argc, char** argv) {
     if (part == "all" || part == "exact") bench.linears(Mode::kExact, WeightType::kBF16);
     if (part == "all" || part == "fp8") bench.linears(Mode::kFast, WeightType::kFp8Block);
     if (part == "all" || part == "fp8-rows") bench.linears(Mode::kFast, WeightType::kFp8Row);
+    if (part == "all" || part == "experts") bench.experts();
     if (part == "all" || part == "rows") bench.rows();
   } catch (const replayssm::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -336,14 +336,14 @@ void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x,
                       in_pieces_of_16(weight.weight, 0);
   const bool product =
       pieces && weight.n_out % 8 == 0 && in_pieces_of_16(y.data, y.stride * dtype_bytes(y.dtype));
-  const bool fast = context.mode() == Mode::kFast;
+  const bool one_row = context.mode() == Mode::kFast && y.rows == 1;
   REPLAYSSM_CHECK(!fp8 || product, "FP8 weight ", weight.n_out, " x ", weight.n_in,
                   ", rows that are not aligned");
-  if (fp8 && fast && y.rows <= kFewRows) {
-    linear_fp8_few_rows(context, weight, quantised(context, weight, x), y, accumulate);
+  if (fp8 && one_row) {
+    linear_fp8_one_row(context, weight, quantised(context, weight, x), y, accumulate);
   } else if (fp8) {
     run_fp8(context, weight, x, y, accumulate);
-  } else if (pieces && fast && y.rows == 1) {
+  } else if (pieces && one_row) {
     linear_one_row(context, weight, x, y, accumulate);
   } else if (product) {
     run_product(context, weight, {x.data, nullptr, x.rows, x.stride}, y, accumulate);

@@ -1,4 +1,4 @@
-// FP8 weights: the quantisation of x, and the kernel for a few rows.
+// FP8 weights: the quantisation of x, and the kernel for one row.
 #include <cuda_fp8.h>
 
 #include "ops/cuda/device.cuh"
@@ -117,7 +117,7 @@ __device__ __forceinline__ float dot_16(uint4 w, uint4 x) {
   return sum;
 }
 
-struct FewArgs {
+struct RowArgs {
   const uint8_t* weight;
   const float* scales;
   int64_t scale_stride;  // of a block of outputs; blocks only
@@ -126,40 +126,30 @@ struct FewArgs {
   Quantised x;
   void* y;
   DType y_dtype;
-  int64_t y_stride;
   bool accumulate;
 };
 
 // A warp an output, sixteen elements a lane at a time: eight lanes a block.
-template <int kRows>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(const __grid_constant__ FewArgs args) {
+__global__ void __launch_bounds__(kThreads) one_row_kernel(const __grid_constant__ RowArgs args) {
   const int64_t out = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (out >= args.n_out) return;
   const int lane = threadIdx.x % 32;
   const uint8_t* const weight = args.weight + out * args.n_in;
-  float sum[kRows] = {};
+  const float* const scales = args.scales + out / kFp8Block * args.scale_stride;
+  float sum = 0.0f;
 #pragma unroll 4
   for (int64_t i = lane * 16; i < args.n_in; i += 32 * 16) {
-    const uint4 w = *reinterpret_cast<const uint4*>(weight + i);
+    const float part = dot_16(*reinterpret_cast<const uint4*>(weight + i),
+                              *reinterpret_cast<const uint4*>(args.x.data + i));
     const int64_t block = i / kFp8Block;
-    const float scale =
-        args.blocks ? args.scales[out / kFp8Block * args.scale_stride + block] : 1.0f;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const uint4 x = *reinterpret_cast<const uint4*>(args.x.data + r * args.n_in + i);
-      const float x_scale = args.blocks ? args.x.scales[block * args.x.rows + r] : 1.0f;
-      sum[r] = __fmaf_rn(dot_16(w, x), scale * x_scale, sum[r]);
-    }
+    const float scale = args.blocks ? scales[block] * args.x.scales[block * args.x.rows] : 1.0f;
+    sum = __fmaf_rn(part, scale, sum);
   }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    float total = warp_sum(sum[r]);
-    if (lane != r) continue;
-    if (!args.blocks) total *= args.scales[out] * args.x.scales[r];
-    const int64_t at = r * args.y_stride + out;
-    if (args.accumulate) total = static_cast<float*>(args.y)[at] + total;
-    store_one(args.y, args.y_dtype, at, total);
-  }
+  sum = warp_sum(sum);
+  if (lane != 0) return;
+  if (!args.blocks) sum *= args.scales[out] * args.x.scales[0];
+  if (args.accumulate) sum = static_cast<float*>(args.y)[out] + sum;
+  store_one(args.y, args.y_dtype, out, sum);
 }
 
 }  // namespace
@@ -176,12 +166,9 @@ void quantise(const CudaContext& context, WeightType type, ConstMatrix x, const 
   check_launch("linear");
 }
 
-void linear_fp8_few_rows(const CudaContext& context, const LinearCuda& weight, const Quantised& x,
-                         Matrix y, bool accumulate) {
-  static_assert(kFewRows == 4);
-  constexpr void (*kKernels[])(FewArgs) = {few_rows_kernel<1>, few_rows_kernel<2>,
-                                           few_rows_kernel<3>, few_rows_kernel<4>};
-  const FewArgs args{static_cast<const uint8_t*>(weight.weight),
+void linear_fp8_one_row(const CudaContext& context, const LinearCuda& weight, const Quantised& x,
+                        Matrix y, bool accumulate) {
+  const RowArgs args{static_cast<const uint8_t*>(weight.weight),
                      weight.scales,
                      fp8_scale_stride(weight.n_in),
                      weight.type == WeightType::kFp8Block,
@@ -190,9 +177,8 @@ void linear_fp8_few_rows(const CudaContext& context, const LinearCuda& weight, c
                      x,
                      y.data,
                      y.dtype,
-                     y.stride,
                      accumulate};
-  kKernels[y.rows - 1]<<<blocks_for(weight.n_out, kWarps), kThreads, 0, context.stream()>>>(args);
+  one_row_kernel<<<blocks_for(weight.n_out, kWarps), kThreads, 0, context.stream()>>>(args);
   check_launch("linear");
 }
 

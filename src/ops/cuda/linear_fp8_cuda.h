@@ -15,10 +15,8 @@ struct Quantised {
 // x bf16 in 16-byte pieces.
 void quantise(const CudaContext& context, WeightType type, ConstMatrix x, const Quantised& out);
 
-constexpr int64_t kFewRows = 4;
-
-// At most kFewRows rows of y: a warp an output.
-void linear_fp8_few_rows(const CudaContext& context, const LinearCuda& weight, const Quantised& x,
-                         Matrix y, bool accumulate);
+// One row: a warp an output.
+void linear_fp8_one_row(const CudaContext& context, const LinearCuda& weight, const Quantised& x,
+                        Matrix y, bool accumulate);
 
 }  // namespace replayssm::ops::cuda

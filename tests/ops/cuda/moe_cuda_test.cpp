@@ -1,0 +1,222 @@
+#include "ops/cuda/moe_cuda.h"
+
+#include <algorithm>
+
+#include "device_fixture.h"
+#include "fp8_weight.h"
+#include "ops/ref/ref.h"
+
+namespace replayssm::ops::cuda {
+namespace {
+
+Router router_of(RouterScore score, int32_t n_experts, int32_t top_k) {
+  Router router;
+  router.score = score;
+  router.n_experts = n_experts;
+  router.top_k = top_k;
+  return router;
+}
+
+TEST(MoeCuda, RoutesAsTheReference) {
+  const Device device;
+  const std::vector<float> bias = random_weights(512, 5);
+  const DeviceBuffer dbias(bias);
+  std::vector<Router> routers = {
+      router_of(RouterScore::kSoftmax, 1, 1), router_of(RouterScore::kSoftmax, 256, 8),
+      router_of(RouterScore::kSoftmax, 7, 7), router_of(RouterScore::kSigmoid, 64, 6)};
+  routers.push_back(router_of(RouterScore::kSoftmax, 512, 10));
+  routers.back().renormalise = false;
+  routers.push_back(router_of(RouterScore::kSigmoid, 512, 22));
+  routers.back().bias = bias.data();
+  routers.back().scale = 5.0f;
+  routers.push_back(router_of(RouterScore::kSigmoid, 96, 4));
+  routers.back().bias = bias.data();
+  routers.back().n_groups = 8;
+  routers.back().top_groups = 3;
+  routers.back().renormalise = false;
+  for (const Router& router : routers) {
+    const int64_t n_tokens = 70, n = n_tokens * router.top_k;
+    Tensor logits(DType::kF32, n_tokens, router.n_experts);
+    logits.fill(static_cast<uint32_t>(router.n_experts), 2.0f);
+    const DeviceTensor dlogits(logits, Place::kOdd);
+    const DeviceBuffer experts(n * 4), weights(n * 4);
+    Router on_device = router;
+    if (router.bias != nullptr) on_device.bias = static_cast<const float*>(dbias.data());
+    route(device.context(), on_device, dlogits.matrix(), static_cast<int32_t*>(experts.data()),
+          static_cast<float*>(weights.data()));
+    device.wait();
+    const auto got = experts.download<int32_t>(n);
+    const auto got_weights = weights.download<float>(n);
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      std::vector<float> row;
+      for (int64_t e = 0; e < router.n_experts; ++e) row.push_back(logits.get(t, e));
+      const auto want = ref::route(router, row);
+      for (size_t i = 0; i < want.size(); ++i) {
+        const size_t at = static_cast<size_t>(t * router.top_k) + i;
+        ASSERT_EQ(got[at], want[i].expert) << "token " << t << " choice " << i;
+        EXPECT_NEAR(got_weights[at], want[i].weight, 1e-6 * want[i].weight);
+      }
+    }
+  }
+}
+
+// Choices of n_tokens, and where they stand once sorted.
+struct Sorted {
+  Sorted(const Device& device, int64_t n_tokens, int32_t k, int32_t n, uint32_t seed)
+      : top_k(k),
+        n_experts(n),
+        chosen(choices(n_tokens, k, n, seed)),
+        experts(chosen),
+        first_buffer((n + 1) * 4),
+        row_buffer(n_tokens * k * 4) {
+    sort_by_expert(device.context(), static_cast<const int32_t*>(experts.data()), n_tokens, k, n,
+                   first(), rows());
+    device.wait();
+    begin = first_buffer.download<int32_t>(n + 1);
+    row = row_buffer.download<int32_t>(n_tokens * k);
+  }
+  // Uneven: half of the experts get few or none.
+  static std::vector<int32_t> choices(int64_t n_tokens, int32_t k, int32_t n, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<int32_t> out;
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      std::vector<int32_t> mine;
+      while (static_cast<int32_t>(mine.size()) < k) {
+        const auto limit = static_cast<uint32_t>(random() % 4 == 0 ? n : (n + 1) / 2);
+        const auto e = static_cast<int32_t>(random() % limit);
+        if (std::find(mine.begin(), mine.end(), e) == mine.end()) mine.push_back(e);
+      }
+      out.insert(out.end(), mine.begin(), mine.end());
+    }
+    return out;
+  }
+  int32_t* first() const { return static_cast<int32_t*>(first_buffer.data()); }
+  int32_t* rows() const { return static_cast<int32_t*>(row_buffer.data()); }
+
+  int32_t top_k, n_experts;
+  std::vector<int32_t> chosen;
+  DeviceBuffer experts, first_buffer, row_buffer;
+  std::vector<int32_t> begin, row;
+};
+
+TEST(MoeCuda, SortsByExpertThenByToken) {
+  const Device device;
+  for (const int64_t n_tokens : {1, 3, 70, 300}) {
+    const Sorted sorted(device, n_tokens, 6, 32, 1);
+    int32_t at = 0;
+    for (int32_t e = 0; e < 32; ++e) {
+      ASSERT_EQ(sorted.begin[static_cast<size_t>(e)], at);
+      for (size_t i = 0; i < sorted.chosen.size(); ++i) {
+        if (sorted.chosen[i] != e) continue;
+        ASSERT_EQ(sorted.row[i], at++);
+      }
+    }
+    ASSERT_EQ(sorted.begin[32], at);
+  }
+}
+
+TEST(MoeCuda, SpreadsSumsAndGates) {
+  const Device device;
+  const int64_t n = 37;
+  const Sorted sorted(device, n, 3, 8, 2);
+  Tensor x(DType::kBF16, n, 72), z(DType::kF32, 3 * n, 70), stream(DType::kF32, n, 70);
+  Tensor gate(DType::kF32, n, 1), shared(DType::kF32, n, 70);
+  for (Tensor* t : {&x, &z, &stream, &gate, &shared}) t->fill(3);
+  const std::vector<float> weights = random_weights(3 * n, 4);
+  const DeviceBuffer dweights(weights);
+  const DeviceTensor dx(x, Place::kPieces),
+      spread = output(DType::kBF16, 3 * n, 72, Place::kPieces);
+  const DeviceTensor dz(z, Place::kOdd), dstream(stream, Place::kOdd), dgate(gate, Place::kOdd);
+  const DeviceTensor dshared(shared, Place::kOdd);
+  spread_rows(device.context(), dx.matrix(), sorted.rows(), 3, spread.matrix());
+  sum_rows(device.context(), dz.matrix(), sorted.rows(), static_cast<const float*>(dweights.data()),
+           3, dstream.matrix(), true);
+  add_gated(device.context(), dgate.matrix(), dshared.matrix(), dstream.matrix());
+  Tensor got = spread.get(), sum = dstream.get();
+  for (int64_t t = 0; t < n; ++t) {
+    for (int64_t c = 0; c < 70; ++c) {
+      double want = stream.get(t, c) + shared.get(t, c) / (1.0 + std::exp(-gate.get(t, 0)));
+      for (int64_t i = 0; i < 3; ++i) {
+        const auto at = static_cast<size_t>(3 * t + i);
+        want += static_cast<double>(weights[at]) * z.get(sorted.row[at], c);
+        ASSERT_EQ(got.get(sorted.row[at], c), x.get(t, c));
+      }
+      ASSERT_NEAR(sum.get(t, c), want, 1e-5);
+    }
+  }
+}
+
+// Every type of weight against the formula; and rows that have the bits that they have alone.
+TEST(MoeCuda, ExpertsMatchReferenceWhateverTheNumberOfRows) {
+  const Device device;
+  const CudaContext& context = device.context();
+  constexpr int32_t kExperts = 6;
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Row, WeightType::kFp8Block}) {
+    for (const int64_t n_in : {64, 384, 448}) {
+      const int64_t n_out = 144;
+      std::vector<Fp8Weight> fp8;
+      Tensor wide(DType::kBF16, kExperts * n_out, n_in);
+      wide.fill(1);
+      std::vector<unsigned char> bytes;
+      std::vector<float> scales;
+      for (int32_t e = 0; e < kExperts; ++e) {
+        if (type == WeightType::kBF16) {
+          for (int64_t o = 0; o < n_out; ++o) {
+            const auto* row = static_cast<const unsigned char*>(wide.matrix().at(e * n_out + o));
+            bytes.insert(bytes.end(), row, row + n_in * 2);
+          }
+        } else {
+          fp8.emplace_back(type, n_out, n_in, static_cast<uint32_t>(e));
+          bytes.insert(bytes.end(), fp8.back().bytes.begin(), fp8.back().bytes.end());
+          scales.insert(scales.end(), fp8.back().scales.begin(), fp8.back().scales.end());
+        }
+      }
+      const DeviceBuffer dbytes(bytes), dscales(scales);
+      const ExpertsCuda experts{
+          {dbytes.data(), type, n_out, n_in, static_cast<const float*>(dscales.data())}, kExperts};
+      // Experts of 0, 1, 8, 13, 32 and 71 rows.
+      const std::vector<int32_t> first = {0, 0, 1, 9, 22, 54, 125};
+      const DeviceBuffer dfirst(first);
+      Tensor x(DType::kBF16, 125, n_in);
+      x.fill(2, 2.0f);
+      const DeviceTensor dx(x, Place::kPieces);
+      const DeviceTensor y = output(DType::kF32, 125, n_out, Place::kOdd);
+      expert_linear(context, experts, static_cast<const int32_t*>(dfirst.data()), dx.matrix(),
+                    y.matrix());
+      Tensor all = y.get();
+      std::vector<double> truth;
+      for (int32_t e = 0; e < kExperts; ++e) {
+        for (int32_t r = first[static_cast<size_t>(e)]; r < first[static_cast<size_t>(e) + 1];
+             ++r) {
+          for (int64_t o = 0; o < n_out; ++o) {
+            double sum = 0.0;
+            for (int64_t i = 0; i < n_in; ++i) {
+              const float w = type == WeightType::kBF16 ? wide.get(e * n_out + o, i)
+                                                        : fp8[static_cast<size_t>(e)].get(o, i);
+              sum += static_cast<double>(w) * static_cast<double>(x.get(r, i));
+            }
+            truth.push_back(sum);
+          }
+        }
+      }
+      // FP8: the rounding of x to E4M3 is what remains.
+      EXPECT_LT(nmse(all, truth), type == WeightType::kBF16 ? 1e-9 : 1e-3)
+          << "type " << static_cast<int>(type) << " n_in " << n_in;
+      for (const int32_t r : {0, 1, 8, 9, 21, 40, 54, 85, 86, 124}) {
+        std::vector<int32_t> one(kExperts + 1);
+        for (int32_t e = 0; e < kExperts; ++e) {
+          one[static_cast<size_t>(e) + 1] = first[static_cast<size_t>(e) + 1] > r ? 1 : 0;
+        }
+        const DeviceBuffer done(one);
+        const DeviceTensor alone = output(DType::kF32, 1, n_out, Place::kOdd);
+        expert_linear(context, experts, static_cast<const int32_t*>(done.data()),
+                      dx.matrix().slice_rows(r, 1), alone.matrix());
+        Tensor got = alone.get();
+        EXPECT_TRUE(same_row(got, 0, all, r)) << "row " << r;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace replayssm::ops::cuda
