@@ -27,7 +27,7 @@ struct SimulateFlags {
   std::string json;
   int gpus = 0;
   double memory_gb = 130;
-  double share = 0.7;
+  double share = 0;  // 0: by the weights' format
   std::vector<int64_t> batches = {1, 8, 32, 64, 128, 256, 512};
   std::vector<int64_t> contexts = {1024};
   std::vector<std::string> checkpoints = {"fp32", "fp16"};
@@ -47,7 +47,7 @@ void check(const SimulateFlags& flags) {
   };
   in("--gpus", flags.gpus, 0, 64);
   in("--memory", flags.memory_gb, 1.0, 1e6);
-  in("--share", flags.share, 0.01, 1.0);
+  in("--share", flags.share, 0.0, 1.0);
   for (const int64_t batch : flags.batches) in("--batch", batch, int64_t{1}, int64_t{65536});
   for (const int64_t context : flags.contexts) {
     in("--context", context, int64_t{1}, int64_t{1} << 30);
@@ -203,7 +203,7 @@ void run(const SimulateFlags& flags) {
   const bool fp8 = flags.weights == "fp8";
   SimulatedMachine machine;
   machine.memory_bytes = flags.memory_gb * 1e9;
-  machine.share = flags.share;
+  machine.product_share = flags.share > 0 ? flags.share : fp8 ? 0.5 : 0.7;
   machine.n_gpus = flags.gpus == 0 ? gpus_for(spec, machine, fp8) : flags.gpus;
   const double weights = weights_a_gpu(spec, machine, fp8);
   std::ofstream file;
@@ -215,11 +215,12 @@ void run(const SimulateFlags& flags) {
   std::printf("SIMULATED, not run: %s, %s weights, %d x %s, tensor parallel\n",
               flags.config.c_str(), flags.weights.c_str(), machine.n_gpus, layers[0].card.c_str());
   std::printf(
-      "Recurrent layers as measured on one (%s). Assumed: products and attention at %.2f of %.2f "
-      "TB/s or %.0f TFLOP/s (FP8 twice),\nan all-reduce a block at %.0f us and %.0f GB/s, a small "
-      "kernel %.0f us; drafting free; experts chosen evenly.\n",
-      layers[0].date.c_str(), machine.share, machine.read_rate / 1e12, machine.product_rate / 1e12,
-      machine.reduce_latency * 1e6, machine.link_rate / 1e9, machine.launch * 1e6);
+      "Recurrent layers as measured on one (%s). Taken: products at %.2f, attention at %.2f, small "
+      "kernels at %.2f (and %.0f us each) of %.2f TB/s\nor %.0f TFLOP/s (FP8 twice). Assumed: an "
+      "all-reduce a block at %.0f us and %.0f GB/s; drafting free; experts chosen evenly.\n",
+      layers[0].date.c_str(), machine.product_share, machine.attention_share, machine.small_share,
+      machine.launch * 1e6, machine.read_rate / 1e12, machine.product_rate / 1e12,
+      machine.reduce_latency * 1e6, machine.link_rate / 1e9);
   std::printf("A GPU holds %s of weights.\n", format_bytes(weights).c_str());
   nlohmann::json out = {{"simulated", true},
                         {"config", flags.config},
@@ -227,7 +228,9 @@ void run(const SimulateFlags& flags) {
                         {"weights", flags.weights},
                         {"weights_bytes_a_gpu", weights},
                         {"assumed",
-                         {{"share", machine.share},
+                         {{"product_share", machine.product_share},
+                          {"attention_share", machine.attention_share},
+                          {"small_kernel_share", machine.small_share},
                           {"read_bytes_per_second", machine.read_rate},
                           {"product_flops", machine.product_rate},
                           {"link_bytes_per_second", machine.link_rate},
@@ -279,8 +282,10 @@ void add_bench_simulate(CLI::App& bench) {
       ->capture_default_str();
   verb->add_option("--memory", flags->memory_gb, "GB of a GPU for weights and sequences")
       ->capture_default_str();
-  verb->add_option("--share", flags->share,
-                   "of the rates of memory and tensor cores that products and attention reach")
+  verb->add_option(
+          "--share", flags->share,
+          "of the rates of memory and tensor cores that products reach; 0: 0.7 in bf16, 0.5 in "
+          "FP8")
       ->capture_default_str();
   verb->add_option("--results", flags->results, "measured layers (default: bench/results)");
   verb->add_option("--json", flags->json, "also write the figures to this file");

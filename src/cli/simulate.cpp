@@ -32,8 +32,8 @@ class Simulator {
     product(tokens_, spec_.hidden, split(spec_.vocab, n_), false);
     small_kernel(8 * spec_.hidden);            // embedding, first norm
     small_kernel(4 * split(spec_.vocab, n_));  // sampling
-    parts_.weights = parts_.weights_floor / machine_.share;
-    parts_.kv = parts_.kv_floor / machine_.share;
+    parts_.weights = parts_.weights_floor / machine_.product_share;
+    parts_.kv = parts_.kv_floor / machine_.attention_share;
     return parts_;
   }
 
@@ -111,8 +111,8 @@ class Simulator {
     return (kind == MlpKind::kGatedSilu ? 6 : 4) * ff;
   }
   void small_kernel(int64_t bytes_a_token) {
-    parts_.rest +=
-        machine_.launch + static_cast<double>(tokens_ * bytes_a_token) / machine_.read_rate;
+    const auto bytes = static_cast<double>(tokens_ * bytes_a_token);
+    parts_.rest += machine_.launch + bytes / (machine_.read_rate * machine_.small_share);
   }
   void all_reduce() {
     if (n_ == 1) return;

@@ -11,15 +11,19 @@
 
 namespace replayssm::cli {
 
+// Shares and the time of small kernels are those of whole models measured on one GPU, the link's
+// figures are assumed.
 struct SimulatedMachine {
   int32_t n_gpus = 1;
   double memory_bytes = 130e9;    // a GPU, for weights and sequences
   double read_rate = 4.55e12;     // bytes/s
   double product_rate = 790e12;   // bf16 operations/s; FP8 twice that
-  double share = 0.7;             // of these two that products and attention reach: assumed
-  double link_rate = 300e9;       // bytes/s of an all-reduce: assumed
-  double reduce_latency = 10e-6;  // assumed
-  double launch = 2e-6;           // a small kernel within a graph: assumed
+  double product_share = 0.7;     // of these two that products reach
+  double attention_share = 0.8;   // and attention
+  double small_share = 0.6;       // of read_rate that small kernels reach
+  double launch = 2e-6;           // of each
+  double link_rate = 300e9;       // bytes/s of an all-reduce
+  double reduce_latency = 10e-6;  // of each
 };
 
 struct SimulatedStep {
