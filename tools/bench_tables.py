@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/benchmarks.md from bench/results/*.json, between its markers, and the
-picture docs/img/roofline_h200.svg."""
+pictures docs/img/roofline_h200.svg and serve_h200.svg."""
 import json
 import pathlib
 import re
@@ -8,11 +8,13 @@ import re
 import gpu_results
 import gpu_tables
 import roofline_svg
+import serve_tables
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PICTURE = ROOT / "docs" / "img" / "roofline_h200.svg"
+SERVE_PICTURE = PICTURE.parent / "serve_h200.svg"
 PICTURE_SHAPES = {"qw4b": "Qwen3.5-4B GDN", "nano30b": "Nemotron-3-Nano-30B Mamba-2",
                   "nano4b": "Nemotron-3-Nano-4B Mamba-2"}
 
@@ -55,7 +57,8 @@ def model():
 
 def main():
     text = DOCUMENT.read_text()
-    for name, table in (("layers", layers()), ("model", model()), ("gpu", gpu_tables.document())):
+    for name, table in (("layers", layers()), ("model", model()), ("gpu", gpu_tables.document()),
+                        ("serve", serve_tables.document())):
         pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
         text = pattern.sub(lambda m: m.group(1) + table + "\n" + m.group(2), text)
     DOCUMENT.write_text(text)
@@ -63,6 +66,9 @@ def main():
     if cells:
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_text(roofline_svg.roofline(cells, PICTURE_SHAPES))
+    served = serve_tables.picture()
+    if served is not None:
+        SERVE_PICTURE.write_text(served)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Holds the GPU's results (bench/results/h200_*.json) to bench/targets.json: fails if a cell misses
-its `least` or was not measured, and lists every `goal` that is missed."""
+"""Holds the GPU's results (bench/results/h200_*.json), layers and whole models, to
+bench/targets.json: fails if a cell misses its `least` or was not measured, and lists every `goal`
+that is missed."""
 import argparse
 import json
 import pathlib
 import sys
 
 import gpu_results
+import serve_results
 
 TARGETS = gpu_results.RESULTS.parent / "targets.json"
 
@@ -28,6 +30,24 @@ def check(targets, cells):
             goals.append(f"{name}: {us:.4g} us, goal {goal:g} ({us / goal:.2f} of it)")
     for ratio in targets.get("ratios", []):
         goals += check_ratio(ratio, cells)
+    return missed, absent, goals
+
+
+def check_serve(targets, models):
+    """The same lists for whole models; here more is better."""
+    missed, absent, goals = [], [], []
+    for target in targets.get("serve", []):
+        cells = models.get(target["model"], {})
+        name = f"{target['model']}: {target['cell']}"
+        got = serve_results.target_value(target, cells)
+        if got is None:
+            absent.append(name)
+            continue
+        what = "x" if "over" in target else f" {target['value']}"
+        if got < target["least"]:
+            missed.append(f"{name}: {got:.2f}{what}, least {target['least']:g}")
+        elif got < target["goal"]:
+            goals.append(f"{name}: {got:.2f}{what}, goal {target['goal']:g}")
     return missed, absent, goals
 
 
@@ -54,6 +74,9 @@ def main():
     arguments = parser.parse_args()
     targets = json.loads(arguments.targets.read_text())
     missed, absent, goals = check(targets, gpu_results.cells(arguments.results))
+    for lines, more in zip((missed, absent, goals),
+                           check_serve(targets, serve_results.models(arguments.results))):
+        lines += more
     for title, lines in (("least missed", missed), ("not measured", absent),
                          ("goal missed", goals)):
         print(f"{title}: {len(lines)}")
@@ -61,7 +84,7 @@ def main():
             print(f"  {line}")
     for line in gpu_results.stale(arguments.results):
         print(f"stale: {line}")
-    n = len(targets["cells"])
+    n = len(targets["cells"]) + len(targets.get("serve", []))
     print(f"{n - len(missed) - len(absent)} of {n} cells reach their least")
     return 1 if missed or absent else 0
 

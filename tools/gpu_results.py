@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the GPU's results under bench/results: the shards of bench_kernels, peers and tests. Run by
+"""Reads the GPU's results under bench/results: bench_kernels' shards, peers and tests. Run by
 itself it names those that were measured with other sources than stand here."""
 import json
 import pathlib
@@ -44,10 +44,11 @@ def peers(folder=RESULTS):
 def stale(folder=RESULTS):
     """One line for each result that was measured with other sources than those that stand here."""
     current = {"h200_tests.json": source_hash("tests"), "h200_peers.json": source_hash("peers")}
-    kernels = source_hash("kernels")
+    kernels, serve = source_hash("kernels"), source_hash("serve")
     lines = []
     for path in sorted(folder.glob("h200_*.json")):
-        of, here = load(path).get("source_hash"), current.get(path.name, kernels)
+        usual = serve if path.name.startswith("h200_serve_") else kernels
+        of, here = load(path).get("source_hash"), current.get(path.name, usual)
         if of != here:
             lines.append(f"{path.name}: sources {of}, here {here}")
     return lines

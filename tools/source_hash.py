@@ -12,6 +12,7 @@ KINDS = {
     "kernels": (("src/replay/cuda", "bench/kernels"), CPP),
     "tests": (("src/replay/cuda", "src/replay/capi", "tests/capi", "tests/cuda", "tests/replay"),
               CPP),
+    "serve": (("src/replay/cuda", "src/ops/cuda", "src/model/cuda", "src/runtime/cuda"), CPP),
     "peers": (("bench/kernels",), (".py",)),
 }
 
@@ -36,6 +37,7 @@ def main():
     if arguments.header is None:
         print(value)
         return
+    arguments.header.parent.mkdir(parents=True, exist_ok=True)
     arguments.header.write_text("#pragma once\n\nnamespace replayssm::bench {\n"
                                 f'inline constexpr char kSourceHash[] = "{value}";\n'
                                 "}  // namespace replayssm::bench\n")

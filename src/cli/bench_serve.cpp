@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_serve_cuda.h"
 #include "cli/common.h"
 #include "cli/serve_load.h"
 
@@ -18,10 +19,12 @@ struct BenchServeFlags {
   std::vector<int> batches = {1, 8, 32};
   std::vector<int> windows = {1, 4};
   std::string draft = "ngram";
-  int context = 128;
+  int context = 0;  // 0: 128, on CUDA 1,024
   int tokens = 256;
   std::string url;
   std::string json;
+  std::string device = "cpu";
+  BenchServeCudaFlags cuda;
 };
 
 struct Cell {
@@ -174,7 +177,19 @@ void bench_server(const BenchServeFlags& flags, const Words& words) {
   report.write();
 }
 
-void run(const BenchServeFlags& flags) {
+void run(BenchServeFlags flags) {
+  if (flags.context == 0) flags.context = flags.device == "cuda" ? 1024 : 128;
+  if (flags.device == "cuda") {
+    flags.cuda.folder = flags.model.folder;
+    flags.cuda.batches = flags.batches;
+    flags.cuda.windows = flags.windows;
+    flags.cuda.context = flags.context;
+    run_bench_serve_cuda(flags.cuda);
+    return;
+  }
+  if (flags.device != "cpu") {
+    throw UsageError(concat("--device ", flags.device, ": must be cpu or cuda"));
+  }
   check_flags(flags);
   const auto tokenizer =
       model::Tokenizer::load(flags.model.folder_or_default() + "/tokenizer.json");
@@ -187,6 +202,30 @@ void run(const BenchServeFlags& flags) {
   } else {
     bench_server(flags, words);
   }
+}
+
+// What counts with --device cuda alone.
+void add_cuda_flags(CLI::App& verb, BenchServeCudaFlags& flags) {
+  const auto list = [&](const char* name, std::vector<std::string>& value, const char* text) {
+    verb.add_option(name, value, text)->delimiter(',')->capture_default_str()->group("On CUDA");
+  };
+  const auto one = [&](const char* name, auto& value, const char* text) {
+    verb.add_option(name, value, text)->capture_default_str()->group("On CUDA");
+  };
+  const auto flag = [&](const char* name, bool& value, const char* text) {
+    verb.add_flag(name, value, text)->group("On CUDA");
+  };
+  one("--config", flags.config, "instead of a model: a configuration, e.g. of models/geometries");
+  flag("--dummy-weights", flags.dummy_weights, "with --config: weights that stand for real ones");
+  one("--weights", flags.weights, "bf16, or fp8 with dummy weights");
+  list("--mode", flags.modes, "replay, plain, snapshots, activation_replay, joint_advance");
+  list("--checkpoint", flags.checkpoints, "fp32, fp16, bf16, int8: of the checkpoint or state");
+  one("--accept", flags.accepted, "tokens of a window that stand, on average");
+  one("--steps", flags.steps, "that are timed");
+  flag("--exact", flags.exact, "the exact mode: bits that depend on a text's tokens alone");
+  flag("--headline", flags.headline, "the cells of docs/benchmarks.md");
+  one("--seconds", flags.seconds, "start no cell after this time");
+  one("--out", flags.out, "folder of the results, which are resumed");
 }
 
 }  // namespace
@@ -203,10 +242,14 @@ void add_bench_serve(CLI::App& bench) {
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--draft", flags->draft, "ngram or a model folder")->capture_default_str();
-  verb->add_option("--context", flags->context, "tokens of each prompt")->capture_default_str();
+  verb->add_option("--context", flags->context,
+                   "tokens of each prompt, or positions before a step; 0: 128, on CUDA 1024");
   verb->add_option("--tokens", flags->tokens, "of each answer")->capture_default_str();
   verb->add_option("--url", flags->url, "time a running server of the model, over its streams");
   verb->add_option("--json", flags->json, "also write the figures to this file");
+  verb->add_option("--device", flags->device, "cpu, or cuda: steady decoding, step by step")
+      ->capture_default_str();
+  add_cuda_flags(*verb, flags->cuda);
   flags->model.add_threads(*verb);
   verb->callback([flags] { run(*flags); });
 }

@@ -49,7 +49,7 @@ class Adder {
   void add(const GdnSpec& s) {
     const auto values = static_cast<double>(s.value_size());
     linear(spec_.hidden, s.conv_channels() + s.value_size());
-    linear(spec_.hidden, 2 * int64_t{s.n_value_heads});
+    linear(spec_.hidden, 2 * int64_t{s.n_value_heads}, false);
     recurrence(values, static_cast<double>(s.key_size()), s.key_dim, 2, s.n_value_heads,
                s.n_value_heads);
     elementwise(2 * (3 * static_cast<double>(s.conv_channels()) + 3 * values), 2);
@@ -84,16 +84,17 @@ class Adder {
   void norm() { elementwise(6 * static_cast<double>(spec_.hidden), 1); }
   void head() {
     norm();
-    linear(spec_.hidden, spec_.vocab);
+    linear(spec_.hidden, spec_.vocab, false);
     elementwise(4 * static_cast<double>(spec_.vocab), 3);
   }
 
   const StepCost& cost() const { return cost_; }
 
  private:
-  void linear(int64_t n_in, int64_t n_out) {
+  void linear(int64_t n_in, int64_t n_out) { linear(n_in, n_out, work_.fp8); }
+  void linear(int64_t n_in, int64_t n_out, bool fp8) {
     const double elements = static_cast<double>(n_in) * static_cast<double>(n_out);
-    const double bytes = elements * work_.weight_bytes, flops = 2 * elements * tokens_;
+    const double bytes = elements * (fp8 ? 1 : 2), flops = elements * tokens_ * (fp8 ? 1 : 2);
     cost_.weight_bytes += bytes;
     cost_.floor.weights += std::max(bytes / kBandwidth, flops / kFlops) * kMs;
     cost_.predicted.weights +=

@@ -17,13 +17,13 @@ struct StepWorkload {
   double context = 1024;  // positions before the window
   StateWay state = StateWay::kReplay;
   DType checkpoint = DType::kF32;
-  double weight_bytes = 2;  // of an element of a linear layer
+  bool fp8 = false;  // weights of the large products, but for the output head
   int32_t interval = 16;
 };
 
 // Milliseconds. A floor is, op by op, the larger of bytes / 4.55 TB/s and flops / 790 TFLOP/s (one
-// H200, measured); `rest` (norms, conv, activations, draws) moves what the caches hold and has
-// none.
+// H200, measured; FP8 twice that); `rest` (norms, conv, activations, draws) moves what the caches
+// hold and has none.
 struct StepTimes {
   double weights = 0, state = 0, kv = 0, rest = 0;
   double total() const { return weights + state + kv + rest; }

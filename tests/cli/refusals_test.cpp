@@ -121,6 +121,7 @@ TEST_F(Refusals, InspectAndBenchFlags) {
   expect_fails(2, {"bench", "serve", "--window", "17"}, {"--window"});
   expect_fails(2, {"bench", "serve", "--context", "1"}, {"--context"});
   expect_fails(2, {"bench", "serve", "--tokens", "1"}, {"--tokens"});
+  expect_fails(2, {"bench", "serve", "--device", "tpu"}, {"--device"});
   // Refused before anything is timed.
   expect_fails(1, {"bench", "model", "-m", "/no/such/model"}, {"/no/such/model"});
   expect_fails(1, {"bench", "layers", "--json", "/no/such/folder/b.json"},

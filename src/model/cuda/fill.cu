@@ -30,6 +30,17 @@ __global__ void fill_kernel(T* data, int64_t n, uint64_t key, float mean, float 
   }
 }
 
+// Sign, three of the exponent's four bits, mantissa: neither large values nor NaN.
+__global__ void e4m3_kernel(uint64_t* data, int64_t n, uint64_t key) {
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
+    data[i] = mixed(key ^ static_cast<uint64_t>(i)) & 0xbfbfbfbfbfbfbfbfull;
+  }
+}
+
+// Keys that count up must not give shifted copies of one another.
+uint64_t spread(uint64_t key) { return key * 0xd1342543de82ef95ull + 0x2545f4914f6cdd1dull; }
+
 template <typename T>
 void launch(void* data, int64_t n, uint64_t key, float mean, float scale, cudaStream_t stream) {
   fill_kernel<<<kBlocks, kThreads, 0, stream>>>(static_cast<T*>(data), n, key, mean, scale);
@@ -40,18 +51,22 @@ void launch(void* data, int64_t n, uint64_t key, float mean, float scale, cudaSt
 void fill(void* data, DType dtype, int64_t n, uint64_t key, float mean, float scale,
           cudaStream_t stream) {
   if (n == 0) return;
-  // Keys that count up must not give shifted copies of one another.
-  const uint64_t spread = key * 0xd1342543de82ef95ull + 0x2545f4914f6cdd1dull;
   switch (dtype) {
     case DType::kF32:
-      return launch<float>(data, n, spread, mean, scale, stream);
+      return launch<float>(data, n, spread(key), mean, scale, stream);
     case DType::kF16:
-      return launch<__half>(data, n, spread, mean, scale, stream);
+      return launch<__half>(data, n, spread(key), mean, scale, stream);
     case DType::kBF16:
-      return launch<__nv_bfloat16>(data, n, spread, mean, scale, stream);
+      return launch<__nv_bfloat16>(data, n, spread(key), mean, scale, stream);
     case DType::kI8:
-      return launch<uint8_t>(data, n, spread, mean, scale, stream);
+      return launch<uint8_t>(data, n, spread(key), mean, scale, stream);
   }
+}
+
+// Memory comes in whole pieces of 256 bytes: the last eight bytes may be filled beyond n.
+void fill_e4m3(void* data, int64_t n, uint64_t key, cudaStream_t stream) {
+  const int64_t words = (n + 7) / 8;
+  e4m3_kernel<<<kBlocks, kThreads, 0, stream>>>(static_cast<uint64_t*>(data), words, spread(key));
 }
 
 }  // namespace replayssm::cuda

@@ -14,4 +14,8 @@ namespace replayssm::cuda {
 void fill(void* data, DType dtype, int64_t n, uint64_t key, float mean, float scale,
           cudaStream_t stream);
 
+// E4M3 bytes of both signs, below two, of this standard deviation.
+inline constexpr float kE4m3Deviation = 0.6f;
+void fill_e4m3(void* data, int64_t n, uint64_t key, cudaStream_t stream);
+
 }  // namespace replayssm::cuda

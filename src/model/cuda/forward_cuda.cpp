@@ -378,7 +378,8 @@ void ForwardCuda::run_recurrence(const Call& call, StepArgs args) {
     if (model_.options.way == StateWay::kActivationReplay) {
       rebuild_args_[call.recurrent_index] = args;
     }
-    cuda::baseline_step(layer.problem, baseline, call.context.stream());
+    cuda::baseline_step(layer.problem, baseline, call.context.stream(),
+                        /*early=*/pass.n_step <= kEarlyRows);
     return;
   }
   const int64_t ring_rows = layer.problem.grid.ring_rows;

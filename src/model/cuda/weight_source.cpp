@@ -10,9 +10,12 @@
 namespace replayssm {
 namespace {
 
+using ops::cuda::WeightType;
+
 class NoWeights final : public WeightSource {
  public:
-  void matrix(const std::string&, int64_t, int64_t, void*) override {}
+  void matrix(const std::string&, int64_t, int64_t, WeightType, void*) override {}
+  void scales(int64_t, int64_t, float*) override {}
   void vector(const std::string&, int64_t, VectorKind, int32_t, float*) override {}
   void finish() override {}
 };
@@ -22,9 +25,18 @@ class DummyWeights final : public WeightSource {
   explicit DummyWeights(const Stream& stream) : stream_(stream) {}
 
   // Of variance 1 / cols: a product keeps the variance of its input.
-  void matrix(const std::string&, int64_t rows, int64_t cols, void* to) override {
+  void matrix(const std::string&, int64_t rows, int64_t cols, WeightType type, void* to) override {
+    if (type != WeightType::kBF16) {
+      cuda::fill_e4m3(to, rows * cols, key_++, stream_.get());
+      return;
+    }
     const float scale = std::sqrt(3.0f / static_cast<float>(cols));
     cuda::fill(to, DType::kBF16, rows * cols, key_++, 0, scale, stream_.get());
+  }
+
+  void scales(int64_t n, int64_t cols, float* to) override {
+    const float scale = 1.0f / (cuda::kE4m3Deviation * std::sqrt(static_cast<float>(cols)));
+    cuda::fill(to, DType::kF32, n, key_++, scale, 0, stream_.get());
   }
 
   void vector(const std::string&, int64_t n, VectorKind kind, int32_t, float* to) override {
@@ -71,7 +83,9 @@ class FileWeights final : public WeightSource {
     if (model.spec.tied) skipped_.push_back(model.names.lm_head);
   }
 
-  void matrix(const std::string& name, int64_t rows, int64_t cols, void* to) override {
+  void matrix(const std::string& name, int64_t rows, int64_t cols, WeightType type,
+              void* to) override {
+    REPLAYSSM_CHECK(type == WeightType::kBF16, name, ": FP8 from files");
     const TensorView& tensor = take(name, {rows, cols});
     if (tensor.dtype != FileDType::kBF16) {
       fail(tensor.path, ": tensor '", name, "' is ", file_dtype_name(tensor.dtype),
@@ -79,6 +93,8 @@ class FileWeights final : public WeightSource {
     }
     upload(to, tensor.data, tensor.bytes);
   }
+
+  void scales(int64_t, int64_t, float*) override { REPLAYSSM_CHECK(false, "FP8 from files"); }
 
   void vector(const std::string& name, int64_t n, VectorKind kind, int32_t width,
               float* to) override {

@@ -6,6 +6,13 @@ namespace replayssm {
 namespace {
 
 using ops::cuda::LinearCuda;
+using ops::cuda::WeightType;
+
+int64_t n_scales(WeightType type, int64_t n_out, int64_t n_in) {
+  using ops::cuda::kFp8Block;
+  if (type == WeightType::kFp8Row) return n_out;
+  return (n_out + kFp8Block - 1) / kFp8Block * ops::cuda::fp8_scale_stride(n_in);
+}
 
 struct Part {
   const std::string& name;
@@ -14,18 +21,29 @@ struct Part {
 
 class Taker {
  public:
-  Taker(DeviceArena& arena, WeightSource& source) : arena_(arena), source_(source) {}
+  Taker(WeightType type, DeviceArena& arena, WeightSource& source)
+      : type_(type), arena_(arena), source_(source) {}
 
   // Parts are stacked along the outputs.
   LinearCuda linear(std::initializer_list<Part> parts, int64_t n_in) {
+    return linear(parts, n_in, type_);
+  }
+  LinearCuda linear(std::initializer_list<Part> parts, int64_t n_in, WeightType type) {
     LinearCuda out;
+    out.type = type;
     out.n_in = n_in;
     for (const Part& part : parts) out.n_out += part.rows;
     auto* to = static_cast<char*>(arena_.take("weights", weight_bytes(out.type, out.n_out, n_in)));
     out.weight = to;
     for (const Part& part : parts) {
-      source_.matrix(part.name, part.rows, n_in, to);
+      source_.matrix(part.name, part.rows, n_in, type, to);
       if (to != nullptr) to += weight_bytes(out.type, part.rows, n_in);
+    }
+    if (type != WeightType::kBF16) {
+      const int64_t n = n_scales(type, out.n_out, n_in);
+      auto* scales = arena_.take_as<float>("weights", n);
+      source_.scales(n, n_in, scales);
+      out.scales = scales;
     }
     return out;
   }
@@ -37,17 +55,20 @@ class Taker {
   }
 
  private:
+  WeightType type_;
   DeviceArena& arena_;
   WeightSource& source_;
 };
 
 // Rows [first, first + n) of a weight.
 LinearCuda rows_of(const LinearCuda& all, int64_t first, int64_t n) {
+  REPLAYSSM_CHECK(all.type != WeightType::kFp8Block, "rows of blocks");
   LinearCuda out = all;
   if (all.weight != nullptr) {
     out.weight =
         static_cast<const char*>(all.weight) + ops::cuda::weight_bytes(all.type, first, all.n_in);
   }
+  if (all.scales != nullptr) out.scales = all.scales + first;
   out.n_out = n;
   return out;
 }
@@ -79,7 +100,8 @@ GdnWeightsCuda take(const GdnSpec& spec, const GdnNames& names, const ModelSpec&
   out.in_qkvz = taker.linear(
       {{names.in_proj_qkv, spec.conv_channels()}, {names.in_proj_z, spec.value_size()}},
       model.hidden);
-  out.in_ba = taker.linear({{names.in_proj_b, heads}, {names.in_proj_a, heads}}, model.hidden);
+  out.in_ba = taker.linear({{names.in_proj_b, heads}, {names.in_proj_a, heads}}, model.hidden,
+                           WeightType::kBF16);
   out.conv_weight = taker.vector(names.conv_weight, spec.conv_channels() * spec.conv_width,
                                  VectorKind::kConvWeight, spec.conv_width);
   out.a_log = taker.vector(names.a_log, heads, VectorKind::kALog);
@@ -137,16 +159,19 @@ MixerWeightsCuda take_mixer(const MixerSpec& spec, const MixerNames& names, cons
 
 }  // namespace
 
-ModelWeightsCuda take_weights(const ModelDescription& model, DeviceArena& arena,
-                              WeightSource& source) {
+ModelWeightsCuda take_weights(const ModelDescription& model, ops::cuda::WeightType type,
+                              DeviceArena& arena, WeightSource& source) {
   const ModelSpec& spec = model.spec;
   const VectorKind norm =
       spec.zero_centred_norms ? VectorKind::kZeroCentredNorm : VectorKind::kNorm;
-  Taker taker(arena, source);
+  Taker taker(type, arena, source);
   ModelWeightsCuda out;
-  const LinearCuda table = taker.linear({{model.names.embedding, spec.vocab}}, spec.hidden);
+  const LinearCuda table =
+      taker.linear({{model.names.embedding, spec.vocab}}, spec.hidden, WeightType::kBF16);
   out.embedding = table.weight;
-  out.head = spec.tied ? table : taker.linear({{model.names.lm_head, spec.vocab}}, spec.hidden);
+  out.head =
+      spec.tied ? table
+                : taker.linear({{model.names.lm_head, spec.vocab}}, spec.hidden, WeightType::kBF16);
   out.final_norm = taker.vector(model.names.final_norm, spec.hidden, norm);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     auto& mixers = out.mixers.emplace_back();

@@ -52,9 +52,10 @@ struct ModelWeightsCuda {
   std::vector<std::vector<MixerWeightsCuda>> mixers;  // [layer][mixer]
 };
 
-// Takes the memory from the arena and fills it from the source. An arena that counts goes with
-// no_weights(). The model is one that plan_model() takes.
-ModelWeightsCuda take_weights(const ModelDescription& model, DeviceArena& arena,
-                              WeightSource& source);
+// type: of the products that ModelCudaOptions names. Takes the memory from the arena and fills it
+// from the source. An arena that counts goes with no_weights(). The model is one that plan_model()
+// takes.
+ModelWeightsCuda take_weights(const ModelDescription& model, ops::cuda::WeightType type,
+                              DeviceArena& arena, WeightSource& source);
 
 }  // namespace replayssm

@@ -109,7 +109,7 @@ DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& f
   const auto needed = [&](int32_t rows) {
     options_.max_rows = rows;
     DeviceArena counter;
-    take_weights(model_.description, counter, *none);
+    take_weights(model_.description, model_.options.weights, counter, *none);
     build(counter);
     return counter.used();
   };
@@ -123,14 +123,15 @@ DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& f
       const int32_t middle = fits + (fails - fits) / 2;
       (needed(middle) <= most ? fits : fails) = middle;
     }
-    fail(options.max_rows, " sequences of ", options.max_positions, " positions need ", gb(bytes),
-         ", there are ", gb(most), ": ", fits, " would fit");
+    throw DoesNotFit(concat(options.max_rows, " sequences of ", options.max_positions,
+                            " positions need ", gb(bytes), ", there are ", gb(most), ": ", fits,
+                            " would fit"));
   }
   options_.max_rows = options.max_rows;
   arena_ = std::make_unique<DeviceArena>(bytes);
   const auto source =
       dummy_weights ? replayssm::dummy_weights(stream_) : file_weights(description, folder);
-  model_.weights = take_weights(model_.description, *arena_, *source);
+  model_.weights = take_weights(model_.description, model_.options.weights, *arena_, *source);
   build(*arena_);
   const auto mode = options.exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
   context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), workspace_, mode);

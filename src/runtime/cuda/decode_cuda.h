@@ -12,12 +12,18 @@
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "core/error.h"
 #include "model/cuda/forward_cuda.h"
 #include "model/cuda/model_cuda.h"
 #include "ops/cuda/context_cuda.h"
 #include "replay/cuda/baselines/baselines.h"
 
 namespace replayssm {
+
+// The text says what would fit.
+class DoesNotFit : public Error {
+  using Error::Error;
+};
 
 struct DecodeCudaOptions {
   ModelCudaOptions model;
@@ -60,7 +66,7 @@ struct StepOutcome {
 class DecodeCuda {
  public:
   // Loads `folder`, or with dummy weights the configuration file alone. Throws Error if the memory
-  // does not hold it: the text says how many sequences it would.
+  // does not hold it, as DoesNotFit.
   DecodeCuda(const ModelDescription& description, const std::string& folder, bool dummy_weights,
              const DecodeCudaOptions& options);
   ~DecodeCuda();

@@ -1,0 +1,35 @@
+"""Reads the results of bench serve on the GPU: whole models, bench/results/h200_serve_*.json."""
+import gpu_results
+
+
+def files(folder=gpu_results.RESULTS):
+    return [gpu_results.load(path) for path in sorted(folder.glob("h200_serve_*.json"))]
+
+
+def models(folder=gpu_results.RESULTS):
+    """model -> name of a cell -> cell."""
+    return {data["model"]: {cell["name"]: cell for cell in data["cells"]}
+            for data in files(folder)}
+
+
+def plain_name(cell):
+    """What a cell is compared with: plain decoding without speculation, fp32 state."""
+    return f"plain/fp32/T1/A1.0/B{cell['batch']}/C{cell['context']}"
+
+
+def speed_up(cell, cells):
+    """Tokens a second over plain decoding's; None without either."""
+    plain = cells.get(plain_name(cell), {}) if cell and "ms" in cell else {}
+    if "ms" not in plain:
+        return None
+    return cell["tokens_per_second"] / plain["tokens_per_second"]
+
+
+def target_value(target, cells):
+    """What a target of bench/targets.json speaks of; None if it was not measured."""
+    cell, over = cells.get(target["cell"], {}), cells.get(target.get("over"), {})
+    if "ms" not in cell or ("over" in target and "ms" not in over):
+        return None
+    if "over" in target:
+        return cell["tokens_per_second"] / over["tokens_per_second"]
+    return cell[target["value"]]

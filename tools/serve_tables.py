@@ -1,0 +1,117 @@
+"""Whole models on the GPU: the tables of docs/benchmarks.md and the picture of speed over batch."""
+import gpu_results
+import serve_results
+from gpu_tables import table
+
+COLOURS = {"standard replay": "#1f5fa8", "snapshots": "#c2571a", "replay, speculative": "#2f7d4f"}
+LINES = {"standard replay": ("replay", "fp32", 1), "snapshots": ("snapshots", "fp32", 4),
+         "replay, speculative": ("replay", "fp32", 4)}
+PANEL, GAP, LEFT, TOP, BOTTOM = 320, 40, 56, 64, 52
+
+
+def run_lines(data):
+    return [f"{run['card']}, CUDA {run['cuda']}, {run['date']} (sources {data['source_hash']})."
+            for data in data for run in data["runs"]]
+
+
+def row_of(cell, cells):
+    ratio = serve_results.speed_up(cell, cells)
+    parts, floor = cell["parts_ms"], cell["floor_ms"]
+    split = [f"{parts[part]:.2f} ({floor[part]:.2f})" for part in ("weights", "state", "kv")]
+    return [cell["state"].replace("_", " "), cell["dtype"], str(cell["window"]),
+            f"{cell['accepted']:.1f}", str(cell["batch"]), f"{cell['tokens_per_second']:,.0f}",
+            "-" if ratio is None else f"{ratio:.2f}x", f"{cell['ms']:.2f}",
+            f"{cell['predicted_ms']['total']:.2f}", f"{cell['ms_p99']:.2f}", *split,
+            f"{parts['rest']:.2f}", f"{cell['floor_fraction']:.2f}", f"{cell['host_us']:.0f}"]
+
+
+HEAD = ["state", "dtype", "T", "stand", "batch", "tokens/s", "over plain", "ms a step", "predicted",
+        "p99", "weights (floor)", "state (floor)", "KV (floor)", "rest", "of the floor", "host us"]
+
+
+def document(folder=gpu_results.RESULTS):
+    data = serve_results.files(folder)
+    if not data:
+        return "Not measured yet."
+    out = list(dict.fromkeys(run_lines(data)))
+    out += ["", "![Whole models over plain decoding, by batch](img/serve_h200.svg)"]
+    for model, cells in serve_results.models(folder).items():
+        measured = [c for c in cells.values() if "ms" in c]
+        measured.sort(key=lambda c: (c["batch"], c["window"], c["state"] != "plain", c["state"],
+                                     c["dtype"]))
+        out += ["", model, "", table(HEAD, [row_of(c, cells) for c in measured])]
+        skipped = [f"{name}: {c['skipped']}" for name, c in cells.items() if "skipped" in c]
+        if skipped:
+            out += ["", "Not run: " + "; ".join(skipped) + "."]
+    return "\n".join(out)
+
+
+def text(x, y, words, anchor="middle"):
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+
+def points_of(cells, line):
+    """(batch, speed-up) of a line of the picture."""
+    way, dtype, window = line
+    found = {}
+    for cell in cells.values():
+        ratio = serve_results.speed_up(cell, cells)
+        if ratio and (cell["state"], cell["dtype"], cell["window"]) == (way, dtype, window):
+            found[cell["batch"]] = ratio
+    return sorted(found.items())
+
+
+def panel(x0, y0, title, lines, batches, most):
+    def x_of(batch):
+        return x0 + 20 + batches.index(batch) * (PANEL - 40) / max(1, len(batches) - 1)
+
+    def y_of(ratio):
+        return y0 - ratio / most * PANEL
+
+    out = [f'<rect x="{x0}" y="{y0 - PANEL}" width="{PANEL}" height="{PANEL}" fill="none" '
+           'stroke="#999"/>', text(x0 + PANEL / 2, y0 - PANEL - 10, title),
+           text(x0 + PANEL / 2, y0 + 36, "batch")]
+    for batch in batches:
+        out.append(text(x_of(batch), y0 + 16, batch))
+    step = 0.5
+    for i in range(int(most / step) + 1):
+        y = y_of(i * step)
+        colour = "#555" if i * step == 1 else "#eee"
+        out += [f'<line x1="{x0}" y1="{y:.1f}" x2="{x0 + PANEL}" y2="{y:.1f}" stroke="{colour}"/>',
+                text(x0 - 6, y + 4, f"{i * step:g}", "end")]
+    for name, points in lines.items():
+        places = [(x_of(batch), y_of(ratio)) for batch, ratio in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        out.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[name]}" '
+                   'stroke-width="2"/>')
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{COLOURS[name]}"/>'
+                for x, y in places]
+    return out
+
+
+def picture(folder=gpu_results.RESULTS):
+    """Tokens a second over plain decoding without speculation, a panel a model; None without
+    results."""
+    panels = {}
+    for model, cells in serve_results.models(folder).items():
+        lines = {name: points_of(cells, line) for name, line in LINES.items()}
+        if any(lines.values()):
+            panels[model] = lines
+    if not panels:
+        return None
+    width, height = LEFT + len(panels) * (PANEL + GAP), TOP + PANEL + BOTTOM
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+           f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#222">',
+           f'<rect width="{width}" height="{height}" fill="#fff"/>',
+           text(LEFT, 20, "tokens/s over plain decoding, fp32 states, T = 4 with 3 that stand",
+                "start")]
+    x = LEFT + 390
+    for name, colour in COLOURS.items():
+        out += [f'<circle cx="{x}" cy="16" r="4" fill="{colour}"/>', text(x + 8, 20, name, "start")]
+        x += 120
+    for i, (model, lines) in enumerate(panels.items()):
+        points = [point for line in lines.values() for point in line]
+        batches = sorted({batch for batch, _ in points})
+        most = max(1.5, *(ratio for _, ratio in points)) * 1.1
+        out += panel(LEFT + i * (PANEL + GAP), TOP + PANEL, model, lines, batches, most)
+    return "\n".join(out + ["</svg>"]) + "\n"
