@@ -10,15 +10,18 @@ PANEL, GAP, LEFT, TOP, BOTTOM = 320, 40, 56, 64, 52
 
 
 def run_lines(data):
-    return [f"{run['card']}, CUDA {run['cuda']}, {run['date']} (sources {data['source_hash']})."
-            for data in data for run in data["runs"]]
+    return [f"{model['model']}: {run['card']}, CUDA {run['cuda']}, {run['date']} (sources "
+            f"{model['source_hash']})." for model in data for run in model["runs"]]
 
 
 def row_of(cell, cells):
     ratio = serve_results.speed_up(cell, cells)
     parts, floor = cell["parts_ms"], cell["floor_ms"]
     split = [f"{parts[part]:.2f} ({floor[part]:.2f})" for part in ("weights", "state", "kv")]
-    return [cell["state"].replace("_", " "), cell["dtype"], str(cell["window"]),
+    state = cell["state"].replace("_", " ")
+    if cell["name"].startswith("exact/"):
+        state += ", exact"
+    return [state, cell["dtype"], str(cell["window"]),
             f"{cell['accepted']:.1f}", str(cell["batch"]), f"{cell['tokens_per_second']:,.0f}",
             "-" if ratio is None else f"{ratio:.2f}x", f"{cell['ms']:.2f}",
             f"{cell['predicted_ms']['total']:.2f}", f"{cell['ms_p99']:.2f}", *split,
@@ -33,8 +36,7 @@ def document(folder=gpu_results.RESULTS):
     data = serve_results.files(folder)
     if not data:
         return "Not measured yet."
-    out = list(dict.fromkeys(run_lines(data)))
-    out += ["", "![Whole models over plain decoding, by batch](img/serve_h200.svg)"]
+    out = ["<br>\n".join(run_lines(data)), "", "![Whole models over plain decoding, by batch](img/serve_h200.svg)"]
     for model, cells in serve_results.models(folder).items():
         measured = [c for c in cells.values() if "ms" in c]
         measured.sort(key=lambda c: (c["batch"], c["window"], c["state"] != "plain", c["state"],
@@ -95,11 +97,11 @@ def picture(folder=gpu_results.RESULTS):
     panels = {}
     for model, cells in serve_results.models(folder).items():
         lines = {name: points_of(cells, line) for name, line in LINES.items()}
-        if any(lines.values()):
+        if any(len(line) > 1 for line in lines.values()):
             panels[model] = lines
     if not panels:
         return None
-    width, height = LEFT + len(panels) * (PANEL + GAP), TOP + PANEL + BOTTOM
+    width, height = max(840, LEFT + len(panels) * (PANEL + GAP)), TOP + PANEL + BOTTOM
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#222">',
            f'<rect width="{width}" height="{height}" fill="#fff"/>',
