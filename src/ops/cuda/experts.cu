@@ -70,18 +70,20 @@ __device__ void run(const Args& args, int64_t expert, int64_t output, int64_t fi
   float sum[kN][4] = {}, part[kN][4] = {};
   const auto step = [&](uint4 u, uint4 v, const uint4 w[kN]) {
 #pragma unroll
-    for (int t = 0; t < kN; ++t) multiply<kFp8>(kBlocks ? part[t] : sum[t], u, v, w[t]);
+    for (int t = 0; t < kN; ++t) multiply<kFp8>(kFp8 ? part[t] : sum[t], u, v, w[t]);
   };
-  // After 128 inputs of a block: their sum with its scales.
-  const auto scale_block = [&](int64_t block) {
-    const float scale = scales[output / kFp8Block * args.scale_stride + block];
+  // FP8, after 128 inputs: their sum, with a block's scales if it has them. Short chains of
+  // products hide their latency, and keep more bits than the tensor cores' own long sums of FP8.
+  const auto fold = [&](int64_t block) {
+    const float scale = kBlocks ? scales[output / kFp8Block * args.scale_stride + block] : 1.0f;
     const float* const x_scales = args.x_scales + block * args.x_rows + first;
 #pragma unroll
     for (int t = 0; t < kN; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = min(8 * t + 2 * c + i % 2, n - 1);
-        sum[t][i] = __fmaf_rn(part[t][i], scale * x_scales[r], sum[t][i]);
+        const float factor = kBlocks ? scale * x_scales[r] : 1.0f;
+        sum[t][i] = __fmaf_rn(part[t][i], factor, sum[t][i]);
         part[t][i] = 0.0f;
       }
     }
@@ -100,7 +102,7 @@ __device__ void run(const Args& args, int64_t expert, int64_t output, int64_t fi
 #pragma unroll
       for (int t = 0; t < kN; ++t) w[t] = *reinterpret_cast<const uint4*>(x[t] + at + 64 * j);
       step(u[j], v[j], w);
-      if (kBlocks && j % 2 == 1) scale_block(at / kFp8Block + j / 2);
+      if (kFp8 && j % 2 == 1) fold(at / kFp8Block + j / 2);
     }
   }
   for (; at < args.row_bytes; at += 64) {
@@ -108,9 +110,7 @@ __device__ void run(const Args& args, int64_t expert, int64_t output, int64_t fi
 #pragma unroll
     for (int t = 0; t < kN; ++t) w[t] = *reinterpret_cast<const uint4*>(x[t] + at);
     step(*reinterpret_cast<const uint4*>(a + at), *reinterpret_cast<const uint4*>(b + at), w);
-    if (kBlocks && (at % kFp8Block == 64 || at + 64 == args.row_bytes)) {
-      scale_block(at / kFp8Block);
-    }
+    if (kFp8 && (at % kFp8Block == 64 || at + 64 == args.row_bytes)) fold(at / kFp8Block);
   }
 #pragma unroll
   for (int t = 0; t < kN; ++t) {
