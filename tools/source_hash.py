@@ -10,8 +10,8 @@ CPP = (".h", ".cpp", ".cu", ".cuh")
 # What is hashed: folders, and the suffixes of their files.
 KINDS = {
     "kernels": (("src/replay/cuda", "bench/kernels"), CPP),
-    "tests": (("src/replay/cuda", "src/replay/capi", "tests/capi", "tests/cuda", "tests/replay"),
-              CPP),
+    "tests": (("src/replay/cuda", "src/replay/capi", "src/ops/cuda", "src/model/cuda",
+               "src/runtime/cuda", "tests/capi", "tests/cuda", "tests/replay", "tests/ops/cuda"), CPP),
     "serve": (("src/replay/cuda", "src/ops/cuda", "src/model/cuda", "src/runtime/cuda"), CPP),
     "peers": (("bench/kernels",), (".py",)),
 }
