@@ -26,9 +26,9 @@ class Driver {
     for (int32_t i = 0; i < load.rows; ++i) add();
   }
 
-  // Steps until nothing is prefilled any more.
+  // Steps until as many prompts as there are rows were read.
   void warm_up() {
-    while (step() == 0 || n_sweeps_ > 0) continue;
+    while (n_read_ < load_.rows) step();
   }
 
   double row_steps_a_second(double seconds) {
@@ -68,12 +68,11 @@ class Driver {
   int64_t step() {
     const StepPlan plan = scheduler_.plan();
     StepResult result;
-    n_sweeps_ = 0;
     int64_t n_ended = 0;
     for (const StepRow& row : plan.rows) {
       RowResult& r = result.rows.emplace_back();
       const bool sweep = row.phase == Phase::kSweep;
-      n_sweeps_ += sweep ? 1 : 0;
+      n_read_ += sweep && row.ends_text ? 1 : 0;
       r.n_tokens = row.row.n_tokens + row.max_drafts;
       r.n_commit = sweep ? r.n_tokens : 0;
       if (row.only_folds || !row.ends_text) continue;
@@ -96,7 +95,7 @@ class Driver {
   Load load_;
   Scheduler scheduler_;
   uint64_t next_ = 1;
-  int64_t n_sweeps_ = 0;
+  int64_t n_read_ = 0;
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ SchedulerOptions scheduler_options(const Model& model, const EngineOptions& opti
   out.slot_bytes = model.memory().checkpoint_slot + Executor::conv_rows_bytes(model);
   out.page_bytes = model.memory().kv_page;
   out.poison = options.test_hooks;
+  out.tell_evictions = !options.cache_folder.empty();
   return out;
 }
 
@@ -151,7 +152,11 @@ std::optional<Refusal> EngineImpl::call(const std::function<std::optional<Refusa
   REPLAYSSM_CHECK(std::this_thread::get_id() != thread_.get_id(), "called from a listener");
   auto answer = std::make_shared<std::promise<std::optional<Refusal>>>();
   auto future = answer->get_future();
-  post([&command, answer] { answer->set_value(command()); });
+  post([this, &command, answer] {
+    const auto refusal = command();
+    publish_stats();  // whoever is told finds it counted
+    answer->set_value(refusal);
+  });
   return future.get();
 }
 
@@ -259,7 +264,6 @@ std::optional<Refusal> EngineImpl::drop_cache() {
   return call([this]() -> std::optional<Refusal> {
     scheduler_.drop_cache();
     act(scheduler_.take_actions());
-    publish_stats();
     return std::nullopt;
   });
 }

@@ -109,18 +109,19 @@ PrefixCache::Hit PrefixCache::find(std::span<const int32_t> tokens, int64_t limi
 
 // Tokens that would have to be computed again without this snapshot.
 int64_t PrefixCache::saved_by(const Entry& entry) const {
-  const auto tokens = tokens_of(entry);
-  int64_t before = 0;
-  for (const Node* node = entry.node; node != nullptr; node = node->parent) {
-    const auto rest = std::span(tokens).subspan(static_cast<size_t>(node->depth * kPage));
+  const int64_t position = position_of(entry);
+  // What follows the node in the entry's text, as far as a tail there may reach.
+  std::span<const int32_t> rest = entry.tail;
+  for (const Node* node = entry.node; node != nullptr; rest = node->tokens, node = node->parent) {
+    int64_t before = 0;
     for (const auto& other : node->entries) {
-      if (position_of(*other) >= std::ssize(tokens)) continue;
+      if (position_of(*other) >= position) continue;
       if (common(other->tail, rest) < std::ssize(other->tail)) continue;
       before = std::max(before, position_of(*other));
     }
-    if (before > 0) break;
+    if (before > 0) return position - before;
   }
-  return std::ssize(tokens) - before;
+  return position;
 }
 
 double PrefixCache::value_of(const Entry& entry) const {

@@ -107,6 +107,7 @@ bool Scheduler::preempt_youngest_after(const SequenceKey& key) {
 // ---- memory
 
 bool Scheduler::evict() {
+  if (!options_.tell_evictions) return cache_.evict(nullptr);
   return cache_.evict([this](const PrefixCache::Evicted& gone) {
     actions_.push_back({Action::Kind::kEvict, -1, -1, std::ssize(gone.tokens), gone});
   });

@@ -40,7 +40,8 @@ struct SchedulerOptions {
   CutRule cuts;
   int64_t slot_bytes = 1;  // what a checkpoint slot and a page cost, for the cache's choice
   int64_t page_bytes = 1;
-  bool poison = false;  // plan a poison action for all that is freed
+  bool poison = false;          // plan a poison action for all that is freed
+  bool tell_evictions = false;  // plan a kEvict action for each snapshot that goes
 };
 
 // A request: one text, which becomes n_choices texts at its end.

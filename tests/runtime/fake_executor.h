@@ -398,6 +398,7 @@ class FakeEngine {
 // Tight pools, so that all that can be short is short.
 inline SchedulerOptions tight_options(Dice& dice) {
   SchedulerOptions o;
+  o.tell_evictions = true;
   o.grid.interval = dice.roll(2) == 0 ? 8 : 16;
   o.max_window = 1 + static_cast<int32_t>(dice.roll(5));
   o.grid.ring_rows = Grid::rows_for(o.grid.interval, o.max_window);

@@ -50,7 +50,7 @@ class Load:
             return
         answer = await reader.read(-1)
         writer.close()
-        good = answer.startswith(b"HTTP/1.1 200") and b'"error"' not in answer and (
+        good = answer.startswith(b"HTTP/1.1 200") and b'{"error"' not in answer and (
             not body["stream"] or b"data: [DONE]" in answer)
         if good and i % 100 == 0:
             text = "".join(json.loads(line[6:])["choices"][0]["text"]

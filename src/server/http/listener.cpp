@@ -117,9 +117,14 @@ class Bell : public std::enable_shared_from_this<Bell> {
       self->timer_.cancel();
     });
   }
-  // On the strand: until the next ring, or at once if it rang since the last wait.
-  asio::awaitable<void> wait() {
+  // On the strand: until the next ring, or at once if it rang since the last wait; and not before
+  // `earliest`. Rings until then cost their caller nothing.
+  asio::awaitable<void> wait(std::chrono::steady_clock::time_point earliest) {
     if (!rung_) co_await timer_.async_wait(kTuple);
+    if (std::chrono::steady_clock::now() < earliest) {
+      asio::steady_timer pause(timer_.get_executor(), earliest);
+      co_await pause.async_wait(kTuple);
+    }
     rung_ = false;
     pending_ = false;
   }
@@ -291,6 +296,7 @@ class HttpListener::State {
                                      const std::string& id, unsigned version, bool keep,
                                      Outcome& outcome) {
     const bool chunked = version >= 11;
+    auto earliest = std::chrono::steady_clock::now();
     for (;;) {
       Answer::Part part = answer.take();
       if (part.has_head && !part.streaming) {
@@ -313,13 +319,14 @@ class HttpListener::State {
         auto [error, n] = co_await asio::async_write(stream, asio::buffer(out), kTuple);
         if (error) co_return;
         stream.expires_never();
+        earliest = std::chrono::steady_clock::now() + seconds(options_.part_seconds);
       }
       if (part.end) {
         outcome.done = true;
         outcome.keep = keep && chunked;
         co_return;
       }
-      co_await bell.wait();
+      co_await bell.wait(earliest);
     }
   }
 
