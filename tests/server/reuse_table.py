@@ -7,6 +7,7 @@ fewer, or if an answer is not what it is with an empty cache.
 """
 
 import argparse
+import copy
 import os
 import sys
 
@@ -36,7 +37,7 @@ class Talk:
         return self.text[start:start + n]
 
     def say(self, name, what, messages, **fields):
-        body = {"messages": messages, "max_tokens": 24, "temperature": 0, **fields}
+        body = copy.deepcopy({"messages": messages, "max_tokens": 24, "temperature": 0, **fields})
         prompt = self.server.call("POST", "/tokenize",
                                   {k: v for k, v in body.items() if k in ("messages", "tools")})
         ids = prompt["tokens"]

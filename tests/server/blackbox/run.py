@@ -29,6 +29,9 @@ class Run:
         self.quick = args.quick
         self.sequences = N_CLIENTS
         self.draft_tokens = args.draft_tokens
+        self.drafters = ["none", "ngram", "default"]
+        if args.draft not in ("off", "ngram"):
+            self.drafters.append("model")
         self.interval = self.chunk = args.interval
         self.max_positions = args.max_positions
         self.flags = ["--memory", str(args.memory), "--max-sequences", str(self.sequences),
@@ -65,7 +68,7 @@ def main():
     parser.add_argument("--checkpoint", default="")
     parser.add_argument("--interval", type=int, default=64)
     parser.add_argument("--max-positions", type=int, default=4096)
-    parser.add_argument("--memory", default="1")
+    parser.add_argument("--memory", default="0.4")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="numbers of tests, as 01,13")
