@@ -355,7 +355,6 @@ void ForwardCuda::run_recurrence(const Call& call, StepArgs args) {
   const RecurrentLayerCuda& layer = *call.recurrent;
   const RecurrentPoolCuda& pool = *call.pool;
   const PassCuda& pass = call.pass;
-  if (observer_) observer_(call.recurrent_index, args);
   if (!call.has(kStatePart)) return;
   if (layer.plan == nullptr) {
     cuda::BaselineArgs baseline = baseline_args(args, pool);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "core/cuda/device.h"
@@ -56,9 +55,6 @@ struct ForwardCudaLimits {
   int64_t max_logits = 1;
 };
 
-// Sees the arguments of each recurrence once they are computed; not for captures.
-using RecurrenceObserverCuda = std::function<void(size_t layer, const StepArgs& args)>;
-
 // Owns no memory: scratch is the arena's. One thread at a time.
 class ForwardCuda {
  public:
@@ -76,7 +72,6 @@ class ForwardCuda {
   float* logits() const { return logits_; }
   // Values so far that a 16-bit ring or checkpoint could not hold. Waits for the device.
   int64_t n_saturated() const;
-  void observe(RecurrenceObserverCuda observer) { observer_ = std::move(observer); }
 
  private:
   struct Call;
@@ -104,7 +99,6 @@ class ForwardCuda {
   float* logits_ = nullptr;
   int64_t* n_saturated_ = nullptr;
   std::vector<StepArgs> rebuild_args_;  // kActivationReplay: of each layer's last pass
-  RecurrenceObserverCuda observer_;
 };
 
 }  // namespace replayssm

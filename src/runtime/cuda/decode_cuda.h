@@ -95,7 +95,6 @@ class DecodeCuda {
   void run_eager(StepShape shape);
   // Of the last step, [tokens, vocab].
   std::vector<float> logits(StepShape shape) const;
-  void observe(RecurrenceObserverCuda observer) { forward_->observe(std::move(observer)); }
 
   // Milliseconds of the shape's pass with only these parts, the mean of `repeats` graph replays.
   // It runs on the arrays of the last step and moves the state as that did.
