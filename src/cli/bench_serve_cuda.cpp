@@ -20,7 +20,6 @@
 #include "core/cuda/device.h"
 #include "runtime/cuda/decode_cuda.h"
 
-
 namespace replayssm::cli {
 namespace {
 
@@ -157,8 +156,8 @@ std::vector<ServeCell> headline_cells() {
   return cells;
 }
 
-// In a process of its own: a cell starts on a device that nothing has used, and a device error costs
-// no more than its cell. False if it died.
+// In a process of its own: a cell starts on a device that nothing has used, and a device error
+// costs no more than its cell. False if it died.
 template <typename Body>
 bool run_apart(const Body& body) {
   std::fflush(stdout);
@@ -189,10 +188,11 @@ void print(const std::string& name, const nlohmann::json& r) {
     const auto& floor = r["floor_ms"];
     const auto& predicted = r["predicted_ms"];
     const auto get = [](const nlohmann::json& x, const char* key) { return x[key].get<double>(); };
-    std::printf("%-40s %9.0f tok/s %8.3f ms (p99 %8.3f, host %3.0f us) floor %.2f of it, predicted "
-                "%7.3f\n",
-                name.c_str(), get(r, "tokens_per_second"), get(r, "ms"), get(r, "ms_p99"),
-                get(r, "host_us"), get(r, "floor_fraction"), get(predicted, "total"));
+    std::printf(
+        "%-40s %9.0f tok/s %8.3f ms (p99 %8.3f, host %3.0f us) floor %.2f of it, predicted "
+        "%7.3f\n",
+        name.c_str(), get(r, "tokens_per_second"), get(r, "ms"), get(r, "ms_p99"),
+        get(r, "host_us"), get(r, "floor_fraction"), get(predicted, "total"));
     for (const char* part : {"weights", "state", "kv", "rest"}) {
       std::printf("    %-8s %8.3f ms, floor %8.3f, predicted %8.3f\n", part, get(parts, part),
                   get(floor, part), get(predicted, part));
@@ -231,7 +231,9 @@ void run_bench_serve_cuda(const BenchServeCudaFlags& flags) {
   const std::filesystem::path source = flags.config.empty() ? flags.folder : flags.config;
   std::filesystem::create_directories(flags.out);
   model.fp8 = flags.weights == "fp8";
-  const std::string model_name = (flags.config.empty() ? source.filename() : source.stem()).string() + (model.fp8 ? "-fp8" : "");
+  const std::string model_name =
+      (flags.config.empty() ? source.filename() : source.stem()).string() +
+      (model.fp8 ? "-fp8" : "");
   const auto results = [&] { return ServeResults(flags.out, model_name); };
   std::printf("%s\n", model_name.c_str());
   int n_failed = 0;

@@ -43,8 +43,7 @@ class SteadyDecode {
       : decode_(decode),
         cell_(cell),
         shape_{cell.batch, cell.window},
-        grid_(decode.model().recurrent.empty() ? Grid{}
-                                               : decode.model().recurrent[0].problem.grid),
+        grid_(decode.model().recurrent.empty() ? Grid{} : decode.model().recurrent[0].problem.grid),
         arrays_(decode.arrays(shape_)),
         sequences_(static_cast<size_t>(cell.batch)) {
     const int64_t pages = decode.pages_each();
@@ -66,8 +65,8 @@ class SteadyDecode {
 
   StepShape shape() const { return shape_; }
 
-  // Microseconds of one step: the whole, from one wait to the next; of it the host's work before the
-  // GPU's, with the outcome of the step before; of that the launch.
+  // Microseconds of one step: the whole, from one wait to the next; of it the host's work before
+  // the GPU's, with the outcome of the step before; of that the launch.
   struct Times {
     double step, host, launch;
   };
@@ -98,7 +97,7 @@ class SteadyDecode {
       Sequence& s = sequences_[static_cast<size_t>(i)];
       const int64_t first = int64_t{i} * cell_.window;
       const SequenceState& at = s.state;
-      s.row = {at.n, at.c, at.n, cell_.window, first, at.checkpoint_slot, at.checkpoint_slot,
+      s.row = {at.n,        at.c, at.n, cell_.window, first, at.checkpoint_slot, at.checkpoint_slot,
                at.ring_slot};
       arrays_.rows[i] = s.row;
       arrays_.start[i] = at.n;
@@ -185,8 +184,7 @@ std::string ServeCell::name() const {
   return text;
 }
 
-nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int steps,
-                            bool exact) {
+nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int steps, bool exact) {
   DecodeCudaOptions options;
   options.model = {cell.way, cell.window, cell.checkpoint, weight_type(model)};
   options.max_rows = cell.batch;

@@ -86,7 +86,8 @@ INSTANTIATE_TEST_SUITE_P(Runtime, EngineTest,
                          testing::Values(EngineCase{"gdn_fp32", "qwen3_5_tied", {}},
                                          EngineCase{"gdn_fp16", "qwen3_5_bf16", {}},
                                          EngineCase{"mamba2_fp32", "nemotron_h_pattern", {}},
-                                         EngineCase{"mamba2_fp16", "nemotron_h_bf16", {}}),
+                                         EngineCase{"mamba2_fp16", "nemotron_h_bf16", {}},
+                                         EngineCase{"experts", "nemotron_h_latent", {}}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
