@@ -8,6 +8,7 @@
 #include "../capi/capi_args.h"
 #include "cuda_cases.h"
 #include "device.h"
+#include "poison.h"
 
 namespace replayssm::test {
 namespace {
@@ -40,6 +41,7 @@ class Staging {
   template <typename Call>
   rssm_status run(const Call& call) {
     cuda_check(cudaMemcpy(device_, host_, used_, cudaMemcpyHostToDevice), "upload");
+    poison_shared_memory();
     const rssm_status status = call();
     cuda_check(cudaDeviceSynchronize(), "the call");
     cuda_check(cudaMemcpy(host_, device_, used_, cudaMemcpyDeviceToHost), "download");

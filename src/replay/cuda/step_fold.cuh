@@ -193,7 +193,8 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
     float decay[kGroup];
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
-      decay[i] = s_.gates[head_of(set_of(first + i))][parity(base)][kSlots - 1].x;
+      // KDA's is a decay a key channel, kept elsewhere.
+      decay[i] = T::kKda ? 1.0f : s_.gates[head_of(set_of(first + i))][parity(base)][kSlots - 1].x;
       fold_operand(base, first + i, parts[i]);
     }
     if constexpr (T::kInt8) {
