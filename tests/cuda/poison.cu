@@ -1,6 +1,5 @@
-#include "poison.h"
-
 #include "device.h"
+#include "poison.h"
 
 namespace replayssm::test {
 namespace {
@@ -19,9 +18,9 @@ void poison_shared_memory() {
              "shared memory");
   cuda_check(cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device),
              "multiprocessors");
-  cuda_check(cudaFuncSetAttribute(poison_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  n_bytes),
-             "shared memory of a block");
+  cuda_check(
+      cudaFuncSetAttribute(poison_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes),
+      "shared memory of a block");
   // A block fills a multiprocessor, so each gets one.
   poison_kernel<<<static_cast<unsigned>(n_multiprocessors), 256, static_cast<size_t>(n_bytes)>>>(
       n_bytes / 4);
