@@ -382,6 +382,22 @@ TEST_F(HttpTest, OthersGoOn) {
   EXPECT_EQ(stays.read().json().at("choices")[0].at("text"), "stays");
 }
 
+// Pieces of a stream that come fast are joined; the first tokens do not wait for the head before.
+TEST_F(HttpTest, TheFirstTokensGoAtOnce) {
+  ListenerOptions listener;
+  listener.part_seconds = 3600;
+  start({}, listener);
+  say("x");
+  engine_.hold();
+  Client client(port_);
+  client.send_request("POST", "/v1/chat/completions",
+                      R"({"messages": [{"role": "user", "content": "a"}], "stream": true})");
+  ASSERT_TRUE(engine_.wait_submitted(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the head goes
+  engine_.release();
+  EXPECT_TRUE(client.wait_for(R"("content":"x")"));
+}
+
 // The engine does not wait for a client that does not read; the client gets all when it does.
 TEST_F(HttpTest, SlowReader) {
   start();

@@ -319,7 +319,10 @@ class HttpListener::State {
         auto [error, n] = co_await asio::async_write(stream, asio::buffer(out), kTuple);
         if (error) co_return;
         stream.expires_never();
-        earliest = std::chrono::steady_clock::now() + seconds(options_.part_seconds);
+        // The first token does not wait for the head before it.
+        if (!part.has_head) {
+          earliest = std::chrono::steady_clock::now() + seconds(options_.part_seconds);
+        }
       }
       if (part.end) {
         outcome.done = true;
