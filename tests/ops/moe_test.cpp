@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "fixture.h"
+#include "moe_cases.h"
 #include "ops/ref/ref.h"
 
 namespace replayssm::ops {
@@ -20,31 +21,10 @@ struct Routed {
   bool operator==(const Routed&) const = default;
 };
 
-Router router_of(RouterScore score, int32_t n_experts, int32_t top_k) {
-  Router router;
-  router.score = score;
-  router.n_experts = n_experts;
-  router.top_k = top_k;
-  return router;
-}
-
 TEST(Moe, RoutesAsTheReference) {
   const std::vector<float> bias = random_weights(512, 5);
-  std::vector<Router> routers = {
-      router_of(RouterScore::kSoftmax, 1, 1), router_of(RouterScore::kSoftmax, 256, 8),
-      router_of(RouterScore::kSoftmax, 7, 7), router_of(RouterScore::kSigmoid, 64, 6)};
-  routers.push_back(router_of(RouterScore::kSoftmax, 512, 10));
-  routers.back().renormalise = false;
-  routers.push_back(router_of(RouterScore::kSigmoid, 512, 22));
-  routers.back().bias = bias.data();
-  routers.back().scale = 5.0f;
-  routers.push_back(router_of(RouterScore::kSigmoid, 96, 4));
-  routers.back().bias = bias.data();
-  routers.back().n_groups = 8;
-  routers.back().top_groups = 3;
-  routers.back().renormalise = false;
   on_each_backend([&](const Context& context, const Backend&) {
-    for (const Router& router : routers) {
+    for (const Router& router : routers_to_try(bias)) {
       Tensor logits(DType::kF32, 70, router.n_experts);
       logits.fill(static_cast<uint32_t>(router.n_experts), 2.0f);
       const Routed got(context, router, logits.matrix());

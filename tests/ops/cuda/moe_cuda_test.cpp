@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "../moe_cases.h"
 #include "device_fixture.h"
 #include "fp8_weight.h"
 #include "ops/ref/ref.h"
@@ -9,32 +10,11 @@
 namespace replayssm::ops::cuda {
 namespace {
 
-Router router_of(RouterScore score, int32_t n_experts, int32_t top_k) {
-  Router router;
-  router.score = score;
-  router.n_experts = n_experts;
-  router.top_k = top_k;
-  return router;
-}
-
 TEST(MoeCuda, RoutesAsTheReference) {
   const Device device;
   const std::vector<float> bias = random_weights(512, 5);
   const DeviceBuffer dbias(bias);
-  std::vector<Router> routers = {
-      router_of(RouterScore::kSoftmax, 1, 1), router_of(RouterScore::kSoftmax, 256, 8),
-      router_of(RouterScore::kSoftmax, 7, 7), router_of(RouterScore::kSigmoid, 64, 6)};
-  routers.push_back(router_of(RouterScore::kSoftmax, 512, 10));
-  routers.back().renormalise = false;
-  routers.push_back(router_of(RouterScore::kSigmoid, 512, 22));
-  routers.back().bias = bias.data();
-  routers.back().scale = 5.0f;
-  routers.push_back(router_of(RouterScore::kSigmoid, 96, 4));
-  routers.back().bias = bias.data();
-  routers.back().n_groups = 8;
-  routers.back().top_groups = 3;
-  routers.back().renormalise = false;
-  for (const Router& router : routers) {
+  for (const Router& router : routers_to_try(bias)) {
     const int64_t n_tokens = 70, n = n_tokens * router.top_k;
     Tensor logits(DType::kF32, n_tokens, router.n_experts);
     logits.fill(static_cast<uint32_t>(router.n_experts), 2.0f);
