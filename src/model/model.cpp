@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/recurrent_shape.h"
 
 namespace replayssm {
 namespace {
@@ -67,29 +68,17 @@ Model::Model(const ModelSpec& spec, DType stored, const ModelOptions& options)
 }
 
 void Model::add_mixer(const Mamba2Spec& mamba, int layer) {
-  Problem problem;
-  problem.family = Family::kMamba2;
-  problem.n_heads = mamba.n_heads;
-  problem.n_key_heads = mamba.n_groups;
-  problem.value_dim = mamba.head_dim;
-  problem.key_dim = mamba.state_dim;
   ConvProblem conv;
   conv.n_channels = static_cast<int32_t>(mamba.conv_channels());
   conv.width = mamba.conv_width;
-  add_recurrent(problem, conv, layer);
+  add_recurrent(shape_of(mamba), conv, layer);
 }
 
 void Model::add_mixer(const GdnSpec& gdn, int layer) {
-  Problem problem;
-  problem.family = Family::kGdn;
-  problem.n_heads = gdn.n_value_heads;
-  problem.n_key_heads = gdn.n_key_heads;
-  problem.value_dim = gdn.value_dim;
-  problem.key_dim = gdn.key_dim;
   ConvProblem conv;
   conv.n_channels = static_cast<int32_t>(gdn.conv_channels());
   conv.width = gdn.conv_width;
-  add_recurrent(problem, conv, layer);
+  add_recurrent(shape_of(gdn), conv, layer);
 }
 
 void Model::add_recurrent(const Problem& shape, const ConvProblem& conv_shape, int layer) {

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/cuda/fill.h"
+#include "model/recurrent_shape.h"
 #include "replay/cuda/baselines/baselines.h"
 
 namespace replayssm {
@@ -16,23 +17,13 @@ class Planner {
   explicit Planner(ModelCuda& model) : model_(model) {}
 
   void add(const Mamba2Spec& mamba) {
-    Problem problem;
-    problem.family = Family::kMamba2;
-    problem.n_heads = mamba.n_heads;
-    problem.n_key_heads = mamba.n_groups;
-    problem.value_dim = mamba.head_dim;
-    problem.key_dim = mamba.state_dim;
+    Problem problem = shape_of(mamba);
     problem.ring = DType::kBF16;
     add_recurrent(problem, mamba.conv_channels(), mamba.conv_width, mamba.n_heads);
   }
 
   void add(const GdnSpec& gdn) {
-    Problem problem;
-    problem.family = Family::kGdn;
-    problem.n_heads = gdn.n_value_heads;
-    problem.n_key_heads = gdn.n_key_heads;
-    problem.value_dim = gdn.value_dim;
-    problem.key_dim = gdn.key_dim;
+    Problem problem = shape_of(gdn);
     problem.ring = DType::kF16;
     add_recurrent(problem, gdn.conv_channels(), gdn.conv_width, 2 * gdn.n_value_heads);
   }
