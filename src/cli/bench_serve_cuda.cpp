@@ -197,6 +197,9 @@ void print(const std::string& name, const nlohmann::json& r) {
       std::printf("    %-8s %8.3f ms, floor %8.3f, predicted %8.3f\n", part, get(parts, part),
                   get(floor, part), get(predicted, part));
     }
+    if (get(r, "experts_read") > 0) {
+      std::printf("    experts  %.1f of a mixture's chosen\n", get(r, "experts_read"));
+    }
   }
   std::fflush(stdout);
 }

@@ -204,6 +204,7 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int 
     launch_us.push_back(times.launch);
   }
   const double ms = mean(step_ms);
+  const double experts_read = decode.experts_read();
 
   StepTimes parts;
   parts.weights = decode.time_parts(steady.shape(), kWeightsPart, kPartRepeats);
@@ -219,6 +220,7 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int 
   work.state = cell.way;
   work.checkpoint = cell.checkpoint;
   work.fp8 = model.fp8;
+  work.experts_read = experts_read;
   const StepCost cost = step_cost(model.description.spec, work);
 
   nlohmann::json memory;
@@ -243,6 +245,7 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int 
           {"floor_fraction", cost.floor.total() / ms},
           {"bytes",
            {{"weights", cost.weight_bytes}, {"state", cost.state_bytes}, {"kv", cost.kv_bytes}}},
+          {"experts_read", experts_read},
           {"memory", memory}};
 }
 

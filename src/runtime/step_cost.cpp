@@ -1,6 +1,7 @@
 #include "runtime/step_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace replayssm {
 namespace {
@@ -77,9 +78,22 @@ class Adder {
     linear(s.ff, spec_.hidden);
   }
 
-  // Other kinds of mixer are not counted.
-  template <typename Spec>
-  void add(const Spec&) {}
+  void add(const MoeSpec& s) {
+    const double chosen = tokens_ * s.top_k, n_experts = s.n_experts;
+    const double read = work_.experts_read > 0
+                            ? work_.experts_read
+                            : n_experts * (1 - std::pow(1 - s.top_k / n_experts, tokens_));
+    const int64_t in = s.kind == MlpKind::kGatedSilu ? 2 * s.ff : s.ff;
+    const int64_t width = s.expert_width();
+    linear(spec_.hidden, s.n_experts, false);
+    if (s.latent > 0) linear(spec_.hidden, s.latent);
+    product(static_cast<double>(width * in), read, chosen, work_.fp8);
+    product(static_cast<double>(width * s.ff), read, chosen, work_.fp8);
+    elementwise(2.0 * s.top_k * static_cast<double>(3 * width + in + s.ff), 6);
+    if (s.latent > 0) linear(s.latent, spec_.hidden);
+    if (s.shared_ff > 0) add(MlpSpec{s.kind, s.shared_ff});
+    if (s.shared_gate) elementwise(8 * static_cast<double>(spec_.hidden), 2);
+  }
 
   void norm() { elementwise(6 * static_cast<double>(spec_.hidden), 1); }
   void head() {
@@ -93,8 +107,12 @@ class Adder {
  private:
   void linear(int64_t n_in, int64_t n_out) { linear(n_in, n_out, work_.fp8); }
   void linear(int64_t n_in, int64_t n_out, bool fp8) {
-    const double elements = static_cast<double>(n_in) * static_cast<double>(n_out);
-    const double bytes = elements * (fp8 ? 1 : 2), flops = elements * tokens_ * (fp8 ? 1 : 2);
+    product(static_cast<double>(n_in) * static_cast<double>(n_out), 1, tokens_, fp8);
+  }
+  // `copies` weights of so many elements are read, and `rows` rows in all pass through one each.
+  void product(double elements, double copies, double rows, bool fp8) {
+    const double bytes = elements * copies * (fp8 ? 1 : 2);
+    const double flops = elements * rows * (fp8 ? 1 : 2);
     cost_.weight_bytes += bytes;
     cost_.floor.weights += std::max(bytes / kBandwidth, flops / kFlops) * kMs;
     cost_.predicted.weights +=

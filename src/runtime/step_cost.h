@@ -19,6 +19,7 @@ struct StepWorkload {
   DType checkpoint = DType::kF32;
   bool fp8 = false;  // weights of the large products, but for the output head
   int32_t interval = 16;
+  double experts_read = 0;  // of a mixture's, by all tokens; 0: as if they chose at random
 };
 
 // Milliseconds. A floor is, op by op, the larger of bytes / 4.55 TB/s and flops / 790 TFLOP/s (one

@@ -204,9 +204,12 @@ TEST(DemoLogits, MatchTransformers) {
 }
 
 // Other ways of storing. FP8: the oracle computed on value * scale, rounded to bf16, as the engine
-// widens it. Experts of a layer in one tensor.
+// widens it. Experts of a layer in one tensor. kernels_*: the fixtures of the CUDA engine.
 TEST(StoredLogits, MatchTransformers) {
-  for (const char* name : {"qwen3_5_fp8", "nemotron_h_fp8", "qwen3_5_moe_fused"}) {
+  for (const char* name :
+       {"qwen3_5_fp8", "nemotron_h_fp8", "qwen3_5_moe_fused", "kernels_qwen3_5_moe",
+        "kernels_qwen3_next", "kernels_qwen3_5_moe_fp8", "kernels_nemotron_h_moe",
+        "kernels_nemotron_h_latent", "kernels_nemotron_h_fp8"}) {
     ModelOptions options;
     options.activation = options.checkpoint = options.ring = DType::kF32;
     Engine engine(fixture(name), options);

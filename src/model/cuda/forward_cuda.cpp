@@ -31,7 +31,7 @@ struct Widths {
   void add(const AttentionSpec& s) {
     widen(s.q_size() * (s.output_gate ? 2 : 1) + 2 * s.kv_size(), 0, 0, s.q_size());
   }
-  void add(const MoeSpec&) {}  // plan_model refuses them
+  void add(const MoeSpec&) {}  // MoeScratchCuda has its own
   void add(const MlpSpec& s) { widen(s.kind == MlpKind::kGatedSilu ? 2 * s.ff : s.ff, 0, 0, s.ff); }
 
  private:
@@ -99,6 +99,12 @@ ForwardCuda::ForwardCuda(const ModelCuda& model, const ForwardCudaLimits& limits
   for (const LayerSpec& layer : model.spec().layers) {
     for (const MixerSpec& mixer : layer.mixers) {
       std::visit([&](const auto& spec) { widths.add(spec); }, mixer);
+      // A model's mixtures are all of one shape.
+      const auto* moe = std::get_if<MoeSpec>(&mixer);
+      if (moe == nullptr) continue;
+      if (!moe_) moe_ = MoeScratchCuda::take(*moe, limits.max_tokens, arena);
+      expert_rows_.push_back(
+          {moe->n_experts, arena.take_as<int32_t>("scratch", int64_t{moe->n_experts} + 1)});
     }
   }
   const int64_t tokens = limits.max_tokens, hidden = model.spec().hidden;
@@ -132,6 +138,19 @@ int64_t ForwardCuda::n_saturated() const {
   return out;
 }
 
+double ForwardCuda::experts_read() const {
+  if (!moe_) return 0;
+  int64_t total = 0;
+  for (const ExpertRows& layer : expert_rows_) {
+    std::vector<int32_t> first(static_cast<size_t>(layer.n_experts) + 1);
+    check_cuda(cudaMemcpy(first.data(), layer.first, first.size() * sizeof(int32_t),
+                          cudaMemcpyDeviceToHost),
+               "cudaMemcpy");
+    for (size_t e = 0; e + 1 < first.size(); ++e) total += first[e + 1] > first[e] ? 1 : 0;
+  }
+  return static_cast<double>(total) / static_cast<double>(expert_rows_.size());
+}
+
 void ForwardCuda::run(const dev::CudaContext& context, const PassCuda& pass, StatePoolCuda& pools) {
   const ModelSpec& spec = model_.spec();
   const ModelWeightsCuda& weights = model_.weights;
@@ -152,7 +171,7 @@ void ForwardCuda::run(const dev::CudaContext& context, const PassCuda& pass, Sta
                        angles_[i]);
     }
   }
-  size_t n_recurrent = 0, n_attention = 0;
+  size_t n_recurrent = 0, n_attention = 0, n_moe = 0;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     for (size_t j = 0; j < spec.layers[i].mixers.size(); ++j) {
       const MixerSpec& mixer = spec.layers[i].mixers[j];
@@ -177,8 +196,12 @@ void ForwardCuda::run(const dev::CudaContext& context, const PassCuda& pass, Sta
         run_mixer(call, *gdn, std::get<GdnWeightsCuda>(w.mixer));
       } else if (const auto* attention = std::get_if<AttentionSpec>(&mixer)) {
         run_mixer(call, *attention, std::get<AttentionWeightsCuda>(w.mixer));
+      } else if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) {
+        run_mixer(call, *mlp, std::get<MlpWeightsCuda>(w.mixer));
       } else {
-        run_mixer(call, std::get<MlpSpec>(mixer), std::get<MlpWeightsCuda>(w.mixer));
+        run_moe(context, std::get<MoeSpec>(mixer), std::get<MoeWeightsCuda>(w.mixer), *moe_,
+                expert_rows_[n_moe++].first, call.in, call.residual, call.has(kWeightsPart),
+                call.has(kRestPart));
       }
     }
   }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/cuda/device.h"
 #include "model/cuda/model_cuda.h"
+#include "model/cuda/moe_cuda.h"
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/context_cuda.h"
 #include "replay/cuda/baselines/baselines.h"
@@ -72,6 +74,8 @@ class ForwardCuda {
   float* logits() const { return logits_; }
   // Values so far that a 16-bit ring or checkpoint could not hold. Waits for the device.
   int64_t n_saturated() const;
+  // Experts that the last pass chose, the mean over the mixtures; 0 without any. Waits.
+  double experts_read() const;
 
  private:
   struct Call;
@@ -95,7 +99,13 @@ class ForwardCuda {
   void* y_ = nullptr;                 // bf16, what enters a mixer's last product
   std::vector<double*> frequencies_;  // one a rope
   std::vector<float*> angles_;
-  void* last_normed_ = nullptr;  // bf16 [max_logits, hidden]
+  std::optional<MoeScratchCuda> moe_;
+  struct ExpertRows {
+    int32_t n_experts;
+    int32_t* first;  // run_moe()'s
+  };
+  std::vector<ExpertRows> expert_rows_;  // one a mixture
+  void* last_normed_ = nullptr;          // bf16 [max_logits, hidden]
   float* logits_ = nullptr;
   int64_t* n_saturated_ = nullptr;
   std::vector<StepArgs> rebuild_args_;  // kActivationReplay: of each layer's last pass

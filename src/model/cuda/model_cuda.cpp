@@ -45,8 +45,10 @@ class Planner {
   }
 
   void add(const MlpSpec&) {}
-  void add(const MoeSpec&) {
-    fail(model_.spec().model_type, ": mixtures of experts do not run on CUDA yet");
+  void add(const MoeSpec& moe) const {
+    if (moe.expert_width() % 32 == 0 && moe.ff % 32 == 0) return;
+    fail("the experts of ", model_.spec().model_type, " cannot run on CUDA: ", moe.expert_width(),
+         " x ", moe.ff, " are no multiples of 32");
   }
 
  private:

@@ -15,14 +15,24 @@ namespace replayssm {
 // What a vector of a layer is, for values that stand for real ones.
 enum class VectorKind { kNorm, kZeroCentredNorm, kConvWeight, kBias, kALog, kSkip, kDtBias };
 
+// Rows [first, first + n_rows) of a matrix of `rows` rows.
+struct MatrixPart {
+  std::string name;
+  int64_t rows = 0, cols = 0;
+  int64_t first = 0, n_rows = 0;
+  int64_t stack = 1;  // the tensor has one more dimension, of so many matrices one below the other
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // `to` is device memory. [rows, cols], the next rows of a stacked matrix.
-  virtual void matrix(const std::string& name, int64_t rows, int64_t cols,
-                      ops::cuda::WeightType type, void* to) = 0;
-  // The n scales of an FP8 matrix of so many columns.
-  virtual void scales(int64_t n, int64_t cols, float* to) = 0;
+  virtual bool has(const std::string& name) const = 0;
+  // How products should hold the matrix; kBF16 goes always.
+  virtual ops::cuda::WeightType type_of(const std::string& name) const = 0;
+  // `to` and `scales` are device memory: the part's rows, and with FP8 n_rows scales or, by blocks,
+  // ceil(n_rows / 128) rows of them; part.first is then a multiple of 128.
+  virtual void matrix(const MatrixPart& part, ops::cuda::WeightType type, void* to,
+                      float* scales) = 0;
   // fp32 [n]. kConvWeight is kept as [width, n / width], as the kernel takes it.
   virtual void vector(const std::string& name, int64_t n, VectorKind kind, int32_t width,
                       float* to) = 0;
@@ -30,11 +40,14 @@ class WeightSource {
   virtual void finish() = 0;
 };
 
-// Writes nothing: for a walk that counts.
-std::unique_ptr<WeightSource> no_weights();
-// Small values that keep activations near one. The stream must outlive it.
-std::unique_ptr<WeightSource> dummy_weights(const Stream& stream);
-// A folder of BF16 tensors, for bf16 products. Names and shapes are checked as by the CPU's loader.
+// Elements of the scales of an FP8 matrix.
+int64_t n_scales(ops::cuda::WeightType type, int64_t n_out, int64_t n_in);
+
+// Small values that keep activations near one; `type` is every matrix's. The stream must outlive
+// it.
+std::unique_ptr<WeightSource> dummy_weights(ops::cuda::WeightType type, const Stream& stream);
+// A folder's tensors: matrices in BF16 or FP8 with scales, which is widened where products take
+// BF16. Names and shapes are checked as by the CPU's loader.
 std::unique_ptr<WeightSource> file_weights(const ModelDescription& model,
                                            const std::string& folder);
 

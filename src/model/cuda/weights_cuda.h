@@ -9,6 +9,7 @@
 #include "model/cuda/weight_source.h"
 #include "model/families/family.h"
 #include "ops/cuda/linear_cuda.h"
+#include "ops/cuda/moe_cuda.h"
 
 namespace replayssm {
 
@@ -40,9 +41,22 @@ struct MlpWeightsCuda {
   ops::cuda::LinearCuda down;
 };
 
+// Products of other numbers of outputs are slow.
+constexpr int64_t kPaddedOutputs = 8;
+
+struct MoeWeightsCuda {
+  ops::cuda::LinearCuda router;        // hidden -> n_experts | the shared expert's gate, and zeros
+  const float* router_bias = nullptr;  // or null
+  ops::cuda::ExpertsCuda in, down;     // as MlpWeightsCuda's, a stack of all experts
+  MlpWeightsCuda shared;               // or empty
+  ops::cuda::LinearCuda latent_in, latent_out;
+};
+
 struct MixerWeightsCuda {
   const float* norm = nullptr;
-  std::variant<Mamba2WeightsCuda, GdnWeightsCuda, AttentionWeightsCuda, MlpWeightsCuda> mixer;
+  std::variant<Mamba2WeightsCuda, GdnWeightsCuda, AttentionWeightsCuda, MlpWeightsCuda,
+               MoeWeightsCuda>
+      mixer;
 };
 
 struct ModelWeightsCuda {
@@ -52,10 +66,10 @@ struct ModelWeightsCuda {
   std::vector<std::vector<MixerWeightsCuda>> mixers;  // [layer][mixer]
 };
 
-// type: of the products that ModelCudaOptions names. Takes the memory from the arena and fills it
-// from the source. An arena that counts goes with no_weights(). The model is one that plan_model()
-// takes.
-ModelWeightsCuda take_weights(const ModelDescription& model, ops::cuda::WeightType type,
-                              DeviceArena& arena, WeightSource& source);
+// Takes the memory from the arena and fills it from the source; with an arena that counts nothing
+// but types is read. Gates, routers, the embedding and the output head are bf16. The model is one
+// that plan_model() takes.
+ModelWeightsCuda take_weights(const ModelDescription& model, DeviceArena& arena,
+                              WeightSource& source);
 
 }  // namespace replayssm

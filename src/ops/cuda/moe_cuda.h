@@ -33,7 +33,7 @@ void add_gated(const CudaContext& context, ConstMatrix gate, ConstMatrix x, Matr
 // Expert e's weight [n_out, n_in] starts e * n_out * n_in elements in, its scales likewise: n_out
 // of them, or ceil(n_out / 128) * fp8_scale_stride(n_in).
 struct ExpertsCuda {
-  LinearCuda stack;  // bf16 or FP8; n_in a multiple of 32 (FP8: 64), n_out of 16
+  LinearCuda stack;  // bf16: n_in a multiple of 32, n_out of 16; FP8: n_in of 16
   int32_t n_experts = 0;
 };
 

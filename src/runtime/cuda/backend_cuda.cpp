@@ -63,8 +63,8 @@ class CudaBackend final : public Backend {
     model_ = plan_model(describe_model(folder),
                         {StateWay::kReplay, model.options().max_window, model.checkpoint()});
     DeviceArena counter;
-    const auto none = no_weights();
-    take_weights(model_.description, model_.options.weights, counter, *none);
+    const auto source = file_weights(model_.description, folder);
+    take_weights(model_.description, counter, *source);
     build(counter);
     const int64_t free = free_device_bytes();
     if (counter.used() > free) {
@@ -72,8 +72,7 @@ class CudaBackend final : public Backend {
            " MiB of the device, ", free >> 20, " MiB are free");
     }
     arena_ = std::make_unique<DeviceArena>(counter.used());
-    model_.weights = take_weights(model_.description, model_.options.weights, *arena_,
-                                  *file_weights(model_.description, folder));
+    model_.weights = take_weights(model_.description, *arena_, *source);
     build(*arena_);
     const auto mode = exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
     context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), workspace_, mode);

@@ -105,11 +105,12 @@ DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& f
                        bool dummy_weights, const DecodeCudaOptions& options)
     : options_(options), model_(plan_model(description, options.model)) {
   check_device();
-  const auto none = no_weights();
+  const auto source = dummy_weights ? replayssm::dummy_weights(model_.options.weights, stream_)
+                                    : file_weights(description, folder);
   const auto needed = [&](int32_t rows) {
     options_.max_rows = rows;
     DeviceArena counter;
-    take_weights(model_.description, model_.options.weights, counter, *none);
+    take_weights(model_.description, counter, *source);
     build(counter);
     return counter.used();
   };
@@ -129,9 +130,7 @@ DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& f
   }
   options_.max_rows = options.max_rows;
   arena_ = std::make_unique<DeviceArena>(bytes);
-  const auto source =
-      dummy_weights ? replayssm::dummy_weights(stream_) : file_weights(description, folder);
-  model_.weights = take_weights(model_.description, model_.options.weights, *arena_, *source);
+  model_.weights = take_weights(model_.description, *arena_, *source);
   build(*arena_);
   const auto mode = options.exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
   context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), workspace_, mode);

@@ -95,6 +95,8 @@ class DecodeCuda {
   void run_eager(StepShape shape);
   // Of the last step, [tokens, vocab].
   std::vector<float> logits(StepShape shape) const;
+  // Of the last step, ForwardCuda's.
+  double experts_read() const { return forward_->experts_read(); }
 
   // Milliseconds of the shape's pass with only these parts, the mean of `repeats` graph replays.
   // It runs on the arrays of the last step and moves the state as that did.
