@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/tokenizer/utf8.h"
 #include "server/api_error.h"
 #include "server/grammar/schema_check.h"
 
@@ -39,12 +40,13 @@ bool accepts(const ConstraintPtr& grammar, const std::string& text) {
     }
     return allows(*constraint, 4082);
   };
+  const bool whole = walk(served().tokenizer->encode(text));
+  if (!model::is_ascii(text)) return whole;
   std::vector<int32_t> bytes;
   for (const char c : text) {
     const auto ids = served().tokenizer->encode(std::string(1, c));
     bytes.insert(bytes.end(), ids.begin(), ids.end());
   }
-  const bool whole = walk(served().tokenizer->encode(text));
   EXPECT_EQ(walk(bytes), whole) << text;
   return whole;
 }
@@ -86,6 +88,81 @@ TEST(Grammar, Schema) {
                            R"({"name": "Bo", "age": 7, "kind": "c"})",
                            R"({"name": "Bo", "age": 7, "tags": ["x", "y", "z"]})"}) {
     EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+}
+
+// To the letter, also where the library looks away.
+TEST(Grammar, WhatStandsBesideIsEnforced) {
+  EXPECT_TRUE(
+      accepts(schema(R"({"type": ["integer", "null"], "enum": [2, "a", 2.5, null]})"), "2"));
+  for (const char* text : {"\"a\"", "2.5"}) {
+    EXPECT_FALSE(
+        accepts(schema(R"({"type": ["integer", "null"], "enum": [2, "a", 2.5, null]})"), text));
+  }
+  const auto listed = schema(R"({"type": "object", "properties": {"a": {"type": "null"}},
+      "required": ["b"], "additionalProperties": {"type": "boolean"}})");
+  EXPECT_TRUE(accepts(listed, R"({"b": true})"));
+  EXPECT_TRUE(accepts(listed, R"({"a": null, "b": true, "c": false})"));
+  for (const char* text : {"{}", R"({"a": null})", R"({"a": null, "c": true})", R"({"b": 1})"}) {
+    EXPECT_FALSE(accepts(listed, text)) << text;
+  }
+  EXPECT_TRUE(accepts(schema(R"({"type": "object", "required": ["b"]})"), R"({"b": 1})"));
+  EXPECT_FALSE(accepts(schema(R"({"type": "object", "required": ["b"]})"), "{}"));
+}
+
+TEST(Grammar, Patterns) {
+  const struct {
+    const char* pattern;
+    std::vector<const char*> good, bad;
+  } kCases[] = {
+      {"^a+b?$", {"a", "aab"}, {"", "b", "abb", "aba"}},
+      {"^a|^b$|c$", {"a", "b", "c"}, {"ab", "d"}},
+      {"(^x)y(z$)", {"xyz"}, {"xy"}},
+      {"^[a-c_^-]{2,3}$", {"a^", "-_c"}, {"a", "abca", "ad"}},
+      {"^[\\^-a][^-]$", {"^^", "`a"}, {"b^", "]^"}},
+      {"^[^a]$", {"b", "\xC3\xA9", "\xF0\x9F\x98\x80", " "}, {"a", "\\\"", "\\n", "\n", "bb"}},
+      {"^.{2}$", {"ab", "\xE2\x98\x83x"}, {"\xE2\x80\xA8x", "a", "a\\\""}},
+      {"^\\d\\D\\w\\W\\s\\S$", {"1a_- x"}, {"1a_-xx", "11_- x"}},
+      {"^\\x41\\u00e9\\u{1F600}\\uD83D\\uDE00$",
+       {"A\xC3\xA9\xF0\x9F\x98\x80\xF0\x9F\x98\x80"},
+       {"A"}},
+      {"^(?:a|(?<name>bc)|)(d*?)$", {"", "a", "bcdd"}, {"ab", "b"}},
+      {"^[\xC3\xA0-\xC3\xBF]\\.\\/\\-$", {"\xC3\xA9./-"}, {"e./-", "\xC3\xA9x/-"}},
+      {"^([a-z]{1,5}-){0,9}!$", {"!", "abc-!", "a-b-!"}, {"abc!", "A-!", "-!"}},
+      {"^([a-f]{3}|b{2}){2}$", {"bbbb", "abcbb"}, {"bb", "bbb"}},
+      {"^(\\d{1,3}\\.){3}\\d{1,3}$", {"1.22.333.4"}, {"1.22.4", "1.2.3333.4"}},
+      {"", {""}, {"a"}},
+  };
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.pattern);
+    const auto grammar = schema(Json{{"type", "string"}, {"pattern", c.pattern}}.dump());
+    for (const std::string text : c.good) EXPECT_TRUE(accepts(grammar, '"' + text + '"')) << text;
+    for (const std::string text : c.bad) EXPECT_FALSE(accepts(grammar, '"' + text + '"')) << text;
+  }
+}
+
+TEST(Grammar, ControlCharactersAreEscaped) {
+  for (const char* text :
+       {R"({"type": "string", "minLength": 1, "maxLength": 9})", R"({"type": "string"})",
+        R"({"type": "string", "pattern": "^[^a]+$"})"}) {
+    const auto constraint = schema(text)->clone();
+    ASSERT_TRUE(constraint->accept(served().tokenizer->encode("\"")[0]));
+    for (int32_t id = 0; id < 4080; ++id) {
+      const auto bytes = served().tokenizer->token_bytes(id);
+      const bool control =
+          std::any_of(bytes.begin(), bytes.end(), [](unsigned char c) { return c < ' '; });
+      EXPECT_FALSE(control && allows(*constraint, id)) << text << " " << id;
+    }
+  }
+}
+
+TEST(Grammar, RefusalsNameNoFileOfTheBuild) {
+  try {
+    schema(R"({"type": "integer", "minimum": 5, "maximum": 4})");
+    ADD_FAILURE() << "not refused";
+  } catch (const ApiError& e) {
+    EXPECT_EQ(std::string(e.what()).find("xgrammar"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("minimum greater than maximum"), std::string::npos);
   }
 }
 
@@ -163,6 +240,14 @@ TEST(SchemaCheck, RefusesWhatIsNotEnforcedByName) {
       {R"({"type": "array", "items": {"minimum": 1}})", "s.items.minimum"},
       {R"({"enum": []})", "s.enum"},
       {R"({"type": "object", "required": "a"})", "s.required"},
+      {R"({"type": "object", "required": ["a"], "additionalProperties": false})", "s.required"},
+      {R"({"type": "integer", "enum": ["a", 1.5]})", "s.enum"},
+      {R"({"type": "boolean", "const": 1})", "s.const"},
+      {R"({"$ref": "#"})", "s"},
+      {R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})", "s.anyOf[1]"},
+      {R"({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}})",
+       "s.$defs.a.allOf[0]"},
+      {R"({"$ref": "#/examples/0", "examples": [{"not": {}}]})", "s.$ref"},
       {R"(7)", "s"},
       {R"(false)", "s"},
   };
@@ -176,6 +261,73 @@ TEST(SchemaCheck, RefusesWhatIsNotEnforcedByName) {
       EXPECT_EQ(e.object().at("param"), c.field) << e.what();
     }
   }
+}
+
+TEST(SchemaCheck, RefusesPatternsThatItCannotHold) {
+  for (const char* pattern : {"(?=a)b",
+                              "^(?!a)b$",
+                              "(?<=a)b",
+                              "(?i)a",
+                              "(a)\\1",
+                              "\\bword",
+                              "\\p{L}",
+                              "\\q",
+                              "x^y",
+                              "a$b",
+                              "(a$)b",
+                              "(^a)*",
+                              "^*",
+                              "*a",
+                              "a**",
+                              "a{2",
+                              "a{3,2}",
+                              "a{99999}",
+                              "((a{4000}){4000})",
+                              "(a",
+                              "a)",
+                              "[a",
+                              "[b-a]",
+                              "[\\d-z]",
+                              "[]",
+                              "a\\",
+                              "\"",
+                              "\\\\",
+                              "\n",
+                              "\\n",
+                              "[\"]",
+                              "\\cA",
+                              "\\u12",
+                              "\\u{110000}",
+                              "\\uD83D",
+                              "\\uD83Dx"}) {
+    Warnings warnings;
+    EXPECT_THROW(checked_schema({{"type", "string"}, {"pattern", pattern}}, "s", warnings),
+                 ApiError)
+        << pattern;
+  }
+  std::string deep = "a";
+  for (int i = 0; i < 400; ++i) deep = "(" + deep + ")";
+  Warnings warnings;
+  EXPECT_THROW(checked_schema({{"type", "string"}, {"pattern", deep}}, "s", warnings), ApiError);
+}
+
+// The work of a grammar grows with these, and all answers wait for it.
+TEST(SchemaCheck, BoundsWhatAGrammarCosts) {
+  Warnings warnings;
+  Json optional = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 257; ++i) optional["properties"]["p" + std::to_string(i)] = true;
+  EXPECT_THROW(checked_schema(optional, "s", warnings), ApiError);
+  optional["required"] = {"p7"};
+  EXPECT_NO_THROW(checked_schema(optional, "s", warnings));
+  for (const char* key : {"const", "enum"}) {
+    const Json value(std::string(20000, 'x'));
+    Json literal = {{key, key == std::string("enum") ? Json::array({1, value}) : value}};
+    EXPECT_THROW(checked_schema(literal, "s", warnings), ApiError);
+  }
+  EXPECT_THROW(checked_schema({{"title", std::string(300000, 'x')}}, "s", warnings), ApiError);
+  Json many = {{"anyOf", Json::array()}};
+  for (int i = 0; i < 1100; ++i) many["anyOf"].push_back({{"type", "null"}});
+  EXPECT_THROW(checked_schema(many, "s", warnings), ApiError);
 }
 
 TEST(SchemaCheck, TakesNotesAndSaysWhatItChanges) {

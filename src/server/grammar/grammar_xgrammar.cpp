@@ -5,6 +5,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "server/api_error.h"
 #include "server/grammar/schema_check.h"
@@ -18,16 +19,15 @@ constexpr int kMostBlanks = 20;  // in a row, between JSON's tokens
 
 class MatcherConstraint final : public TokenConstraint {
  public:
-  // `textless`: ids that no grammar allows.
   MatcherConstraint(xgrammar::GrammarMatcher matcher, int64_t vocab,
-                    std::shared_ptr<const std::vector<bool>> textless)
+                    std::shared_ptr<const std::vector<bool>> never)
       : matcher_(std::move(matcher)),
         vocab_(vocab),
-        textless_(std::move(textless)),
+        never_(std::move(never)),
         bits_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocab)))) {}
 
   std::unique_ptr<TokenConstraint> clone() const override {
-    return std::make_unique<MatcherConstraint>(matcher_.Fork(), vocab_, textless_);
+    return std::make_unique<MatcherConstraint>(matcher_.Fork(), vocab_, never_);
   }
 
   void allowed(std::span<uint8_t> allowed) override {
@@ -39,20 +39,21 @@ class MatcherConstraint final : public TokenConstraint {
     const bool needed = matcher_.FillNextTokenBitmask(&mask);
     const size_t n = std::min(allowed.size(), static_cast<size_t>(vocab_));
     for (size_t id = 0; id < n; ++id) {
-      allowed[id] = !needed || (static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1) != 0;
+      const bool fits = !needed || (static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1) != 0;
+      allowed[id] = fits && !(*never_)[id];
     }
   }
 
   bool accept(int32_t id) override {
     if (matcher_.IsTerminated() || id < 0 || id >= vocab_) return false;
-    if ((*textless_)[static_cast<size_t>(id)]) return false;  // the library would log it
+    if ((*never_)[static_cast<size_t>(id)]) return false;
     return matcher_.AcceptToken(id);
   }
 
  private:
   xgrammar::GrammarMatcher matcher_;
   const int64_t vocab_;
-  const std::shared_ptr<const std::vector<bool>> textless_;
+  const std::shared_ptr<const std::vector<bool>> never_;  // ids that come in no answer
   std::vector<int32_t> bits_;
 };
 
@@ -69,15 +70,28 @@ std::vector<std::string> vocabulary(const ServedModel& model) {
   return bytes;
 }
 
-// Without bytes and no end of the text.
-std::shared_ptr<const std::vector<bool>> textless(const ServedModel& model) {
+// The ids of no text (the library would log them), and those with a control character other than
+// `blanks`: the library lets them stand as they are in strings whose length a schema bounds.
+std::shared_ptr<const std::vector<bool>> never(const ServedModel& model, std::string_view blanks) {
   auto out = std::make_shared<std::vector<bool>>();
-  for (const auto& bytes : vocabulary(model)) out->push_back(bytes.empty());
+  for (const auto& bytes : vocabulary(model)) {
+    const bool has_control = std::any_of(bytes.begin(), bytes.end(), [&](unsigned char c) {
+      return c < ' ' && blanks.find(static_cast<char>(c)) == std::string_view::npos;
+    });
+    out->push_back(bytes.empty() || has_control);
+  }
   for (const int32_t id : model.eos_ids) (*out)[static_cast<size_t>(id)] = false;
   return out;
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+// Without the time and the place in the library's sources: "[12:00:00] file:1: message".
+std::string message_of(const std::exception& error) {
+  std::string text = error.what();
+  text.resize(std::min(text.find('\n'), text.size()));
+  const size_t at = text.find(": ");
+  if (text.starts_with('[') && at != std::string::npos) text.erase(0, at + 2);
+  return text;
+}
 
 }  // namespace
 
@@ -85,31 +99,33 @@ class GrammarCompiler::State {
  public:
   explicit State(const ServedModel& model)
       : vocab_(model.vocab),
-        textless_(textless(model)),
+        never_in_json_(never(model, "\n\r")),
+        never_in_xml_(never(model, "\n\r\t")),
         compiler_(xgrammar::TokenizerInfo(vocabulary(model), xgrammar::VocabType::RAW,
                                           static_cast<int>(model.vocab), model.eos_ids),
                   kCompileThreads, /*cache_enabled=*/true, kCacheBytes) {}
 
   // What the library refuses is the request's fault.
   template <typename Compile>
-  ConstraintPtr make(const std::string& field, const Compile& compile) {
+  ConstraintPtr make(const std::string& field, bool xml, const Compile& compile) {
     try {
       return std::make_shared<MatcherConstraint>(
           xgrammar::GrammarMatcher(compile(compiler_), std::nullopt,
                                    /*terminate_without_stop_token=*/false),
-          vocab_, textless_);
+          vocab_, xml ? never_in_xml_ : never_in_json_);
     } catch (const ApiError&) {
       throw;
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& e) {
-      refuse(field, concat("cannot be enforced: ", first_line(e.what()).substr(0, 400)));
+      refuse(field, concat("cannot be enforced: ", message_of(e).substr(0, 400)));
     }
   }
 
  private:
   const int64_t vocab_;
-  const std::shared_ptr<const std::vector<bool>> textless_;
+  const std::shared_ptr<const std::vector<bool>> never_in_json_;
+  const std::shared_ptr<const std::vector<bool>> never_in_xml_;
   xgrammar::GrammarCompiler compiler_;
 };
 
@@ -118,7 +134,7 @@ GrammarCompiler::GrammarCompiler(const ServedModel& model)
 GrammarCompiler::~GrammarCompiler() = default;
 
 ConstraintPtr GrammarCompiler::json_object() {
-  return state_->make("response_format", [](xgrammar::GrammarCompiler& compiler) {
+  return state_->make("response_format", false, [](xgrammar::GrammarCompiler& compiler) {
     return compiler.CompileJSONSchema(R"({"type":"object","additionalProperties":true})", true,
                                       std::nullopt, std::nullopt, false, kMostBlanks);
   });
@@ -127,7 +143,7 @@ ConstraintPtr GrammarCompiler::json_object() {
 ConstraintPtr GrammarCompiler::json_schema(const Json& schema, const std::string& field,
                                            Warnings& warnings) {
   const std::string text = dump_json(checked_schema(schema, field, warnings));
-  return state_->make(field, [&](xgrammar::GrammarCompiler& compiler) {
+  return state_->make(field, false, [&](xgrammar::GrammarCompiler& compiler) {
     return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, true, kMostBlanks);
   });
 }
@@ -162,7 +178,11 @@ ConstraintPtr GrammarCompiler::tool_call(const Json& tools, ToolStyle style, War
   const Json format =
       calls.size() == 1 ? calls[0] : Json{{"type", "or"}, {"elements", std::move(calls)}};
   const std::string text = dump_json({{"type", "structural_tag"}, {"format", format}});
-  return state_->make("tools", [&](xgrammar::GrammarCompiler& compiler) {
+  if (text.size() > 2 * kMostSchemaBytes) {
+    refuse("tools", concat("to be called by force they are too large: more than ",
+                           2 * kMostSchemaBytes, " bytes"));
+  }
+  return state_->make("tools", style == ToolStyle::kXml, [&](xgrammar::GrammarCompiler& compiler) {
     return compiler.CompileStructuralTag(text);
   });
 }

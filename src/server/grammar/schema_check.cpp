@@ -1,9 +1,11 @@
 #include "server/grammar/schema_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "server/api_error.h"
+#include "server/grammar/pattern.h"
 
 namespace replayssm::server {
 namespace {
@@ -23,19 +25,49 @@ const Names kFormats = {"email", "date",     "time", "date-time", "duration",   
                         "ipv6",  "hostname", "uuid", "uri",       "uri-reference", "json-pointer"};
 const Names kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
-constexpr int64_t kMostCount = 4096;  // of characters, items and properties: the grammar grows
+constexpr int64_t kMostCount = 4096;  // of characters, items, values: the grammar grows
+constexpr size_t kMostSchemas = 1024;
+constexpr size_t kMostLiteralBytes = size_t{16} << 10;  // of a const or one of an enum
+constexpr size_t kMostOptional = 256;  // properties of one object: it grows with their square
+
+bool is_of_type(const Json& value, const std::string& type) {
+  if (type == "integer") {
+    return value.is_number_integer() ||
+           (value.is_number() && value.get<double>() == std::floor(value.get<double>()));
+  }
+  if (type == "number") return value.is_number();
+  if (type == "string") return value.is_string();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "null") return value.is_null();
+  return type == "array" ? value.is_array() : value.is_object();
+}
 
 class Checker {
  public:
   Checker(const Json& root, Warnings& warnings) : root_(root), warnings_(warnings) {}
 
+  Json whole(const std::string& path) {
+    if (dump_json(root_).size() > kMostSchemaBytes) {
+      refuse(path, concat("is larger than ", kMostSchemaBytes, " bytes"));
+    }
+    Json out = check(root_, path);
+    for (const auto& [target, place] : references_) {
+      if (!schemas_.contains(target)) refuse(place, "points at what is no schema here");
+    }
+    return out;
+  }
+
+ private:
   Json check(const Json& schema, const std::string& path) {
+    schemas_.insert(&schema);
+    if (schemas_.size() > kMostSchemas) {
+      refuse(path, concat("the schema is too large: more than ", kMostSchemas, " schemas in all"));
+    }
     if (schema.is_boolean()) {
       if (!schema.get<bool>()) refuse(path, "false allows nothing");
       return schema;
     }
     if (!schema.is_object()) refuse(path, "must be a schema: an object or true");
-    if (++n_schemas_ > kMostCount) refuse(path, "the schema is too large");
     Json out = Json::object();
     const Names types = types_of(schema, path);
     for (const auto& item : schema.items()) {
@@ -49,13 +81,12 @@ class Checker {
         out[key] = convert(key, item.value(), place);
       }
     }
-    if (schema.contains("oneOf") && schema.contains("anyOf")) {
-      refuse(path + ".oneOf", "cannot stand beside anyOf");
-    }
+    if (types.contains("object")) require_properties(out, path);
+    keep_type(out, types, path);
+    check_circle(schema, path);
     return out;
   }
 
- private:
   void note(const std::string& text) {
     const std::string warning = "response_format: " + text;
     if (std::find(warnings_.begin(), warnings_.end(), warning) == warnings_.end()) {
@@ -75,6 +106,74 @@ class Checker {
       types.insert(type.get<std::string>());
     }
     return types;
+  }
+
+  // The compiler asks for a required property only where it is listed.
+  static void require_properties(Json& schema, const std::string& path) {
+    Json properties = schema.value("properties", Json::object());
+    const Json others = schema.value("additionalProperties", Json(true));
+    std::set<std::string> required;
+    for (const Json& item : schema.value("required", Json::array())) {
+      const std::string& name = item.get_ref<const std::string&>();
+      required.insert(name);
+      if (properties.contains(name)) continue;
+      if (others == Json(false)) {
+        refuse(path + ".required",
+               concat("\"", name.substr(0, 64), "\" is none of the properties"));
+      }
+      properties[name] = others;
+    }
+    const size_t n_optional = properties.size() - required.size();
+    if (n_optional > kMostOptional) {
+      refuse(path + ".properties",
+             concat(n_optional, " are not required; at most ", kMostOptional, " may be"));
+    }
+    if (!properties.empty()) schema["properties"] = std::move(properties);
+  }
+
+  // Beside enum and const the compiler does not look at the type.
+  static void keep_type(Json& schema, const Names& types, const std::string& path) {
+    if (types.empty() || !(schema.contains("enum") || schema.contains("const"))) return;
+    const auto fits = [&](const Json& value) {
+      return std::any_of(types.begin(), types.end(),
+                         [&](const std::string& type) { return is_of_type(value, type); });
+    };
+    if (schema.contains("const") && !fits(schema["const"])) {
+      refuse(path + ".const", "is not of the type beside it");
+    }
+    if (schema.contains("enum")) {
+      Json kept = Json::array();
+      for (const Json& value : schema["enum"]) {
+        if (fits(value)) kept.push_back(value);
+      }
+      if (kept.empty()) refuse(path + ".enum", "holds nothing of the type beside it");
+      schema["enum"] = std::move(kept);
+    }
+    schema.erase("type");
+  }
+
+  // A schema that is itself by references alone says nothing.
+  void check_circle(const Json& schema, const std::string& path) const {
+    std::vector<const Json*> next = {&schema};
+    std::set<const Json*> seen;
+    while (!next.empty()) {
+      const Json* at = next.back();
+      next.pop_back();
+      if (at->is_boolean() || !seen.insert(at).second) continue;
+      const auto visit = [&](const Json& other) {
+        if (&other == &schema) refuse(path, "refers to itself and says nothing else");
+        next.push_back(&other);
+      };
+      if (!at->is_object()) continue;
+      if (const auto ref = at->find("$ref"); ref != at->end() && ref->is_string()) {
+        visit(referred(*ref, path));
+      }
+      for (const char* key : {"anyOf", "oneOf", "allOf"}) {
+        const auto list = at->find(key);
+        if (list == at->end() || !list->is_array()) continue;
+        for (const Json& branch : *list) visit(branch);
+      }
+    }
   }
 
   // Whether the keyword is enforced where it stands.
@@ -133,6 +232,16 @@ class Checker {
     if (key == "items" || key == "additionalProperties") {
       return value == Json(false) ? value : check(value, place);
     }
+    if (key == "pattern") {
+      if (!value.is_string() || value.get_ref<const std::string&>().size() > 1024) {
+        refuse(place, "must be a string of at most 1024 bytes");
+      }
+      try {
+        return enforced_pattern(value.get_ref<const std::string&>());
+      } catch (const Error& e) {
+        refuse(place, e.what());
+      }
+    }
     check_value(key, value, place);
     return value;
   }
@@ -148,10 +257,6 @@ class Checker {
       if (!value.is_number() || std::abs(value.get<double>()) > 1e15) {
         refuse(place, "must be a number of at most 1e15");
       }
-    } else if (key == "pattern") {
-      if (!value.is_string() || value.get_ref<const std::string&>().size() > 1024) {
-        refuse(place, "must be a string of at most 1024 bytes");
-      }
     } else if (key == "format") {
       if (!value.is_string() || !kFormats.contains(value.get<std::string>())) {
         refuse(place, "this format is not enforced; leave it out");
@@ -161,37 +266,47 @@ class Checker {
                           return name.is_string();
                         });
       if (!good) refuse(place, "must be a list of strings");
+    } else if (key == "const") {
+      check_literal(value, place);
     } else if (key == "enum") {
       if (!value.is_array() || value.empty() || value.size() > kMostCount) {
         refuse(place, concat("must be a list of 1 to ", kMostCount, " values"));
       }
+      for (const Json& literal : value) check_literal(literal, place);
     } else if (key == "$ref") {
-      check_reference(value, place);
+      if (!value.is_string()) refuse(place, "must be a string");
+      references_.emplace_back(&referred(value, place), place);
     }
   }
 
-  void check_reference(const Json& value, const std::string& place) const {
-    if (!value.is_string()) refuse(place, "must be a string");
-    const std::string& target = value.get_ref<const std::string&>();
-    if (target == "#") return;
+  static void check_literal(const Json& value, const std::string& place) {
+    if (dump_json(value).size() > kMostLiteralBytes) {
+      refuse(place, concat("a value is larger than ", kMostLiteralBytes, " bytes"));
+    }
+  }
+
+  const Json& referred(const Json& reference, const std::string& place) const {
+    const std::string& target = reference.get_ref<const std::string&>();
+    if (target == "#") return root_;
     if (!target.starts_with("#/")) refuse(place, "must point into this schema: #/...");
     try {
-      if (root_.contains(Json::json_pointer(target.substr(1)))) return;
+      return root_.at(Json::json_pointer(target.substr(1)));
     } catch (const Json::exception&) {
+      refuse(place, "points nowhere");
     }
-    refuse(place, "points nowhere");
   }
 
   const Json& root_;
   Warnings& warnings_;
-  int64_t n_schemas_ = 0;
+  std::set<const Json*> schemas_;  // that were checked
+  std::vector<std::pair<const Json*, std::string>> references_;
   int64_t n_counted_ = 0;
 };
 
 }  // namespace
 
 Json checked_schema(const Json& schema, const std::string& field, Warnings& warnings) {
-  return Checker(schema, warnings).check(schema, field);
+  return Checker(schema, warnings).whole(field);
 }
 
 }  // namespace replayssm::server

@@ -7,8 +7,11 @@
 
 namespace replayssm::server {
 
-// The schema as the grammar compiler takes it: oneOf as anyOf, with a warning. Throws ApiError
-// naming the keyword, as a path from `field`, that would not be enforced.
+inline constexpr size_t kMostSchemaBytes = size_t{256} << 10;
+
+// The schema as the grammar compiler enforces it: oneOf as anyOf, with a warning; enum and const
+// without the type beside them; required properties listed; patterns as in pattern.h. Throws
+// ApiError naming the keyword, as a path from `field`, that would not be enforced.
 Json checked_schema(const Json& schema, const std::string& field, Warnings& warnings);
 
 }  // namespace replayssm::server
