@@ -62,6 +62,6 @@ if [ ! -e .peers/versions ]; then
   echo "flashinfer-python==$flashinfer apache-tvm-ffi==$tvm_ffi fla-core==$fla" > .peers/versions
 fi
 
-tar -C .peers -cJf .peers/carry.tar.xz --exclude '*_testing.so' flashinfer lib replayssm site \
+tar -C .peers -cJf .peers/carry.tar.xz flashinfer lib replayssm site \
   versions
 ls -l .peers/carry.tar.xz

@@ -15,7 +15,7 @@ constexpr StepInstance gdn() {
 }
 
 constexpr StepInstance kInstances[] = {
-    gdn128<DType::kF32, true, Cut{128, 2, true, 128}>(),
+    gdn128<DType::kF32, true, Cut{128, 4, true, 128}>(),
     gdn128<DType::kF32, false, Cut{128, 1, true, 96}>(),
     gdn128<DType::kF16, true, Cut{128, 2, true, 72}>(),
     gdn128<DType::kF16, false, Cut{128, 2, true, 96}>(),

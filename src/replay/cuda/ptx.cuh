@@ -17,21 +17,36 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 //   B [16 x 8]   b0: k 2c and 2c+1 of column g; b1: k 2c+8 and 2c+9
 //   D [16 x 8]   d0, d1: row g, columns 2c and 2c+1; d2, d3: row g+8
 
-// D += A B, fp16 operands, fp32 sums.
+// D = A B + C, fp16 operands, fp32 sums.
+__device__ __forceinline__ void mma_f16(float d[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                        uint32_t a3, uint32_t b0, uint32_t b1, const float c[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%11,%12,%13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+        "f"(c[3]));
+}
 __device__ __forceinline__ void mma_f16(float d[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                         uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  mma_f16(d, a0, a1, a2, a3, b0, b1, d);
 }
 
+// D += A B.
 __device__ __forceinline__ void mma_bf16(float d[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// D = A B + c, [16 x 8] by [8 x 8] fp16: a0 and a1, b0 of the above.
+__device__ __forceinline__ void unit_product(float d[4], uint32_t a0, uint32_t a1, uint32_t b0,
+                                             float c) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%7,%7,%7,%7};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0), "f"(c));
 }
 
 // D += A B, [16 x 8] by [8 x 8] fp32 of which the low 13 bits are ignored. a0: row g, k c; a1: row
@@ -123,6 +138,13 @@ __device__ __forceinline__ float exp_fast(float x) {
   return y;
 }
 
+// 1 / x to some 2^-22; x not subnormal.
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 __device__ __forceinline__ uint32_t pack_half(float low, float high) {
   const __half2 h = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&h);
@@ -148,6 +170,9 @@ __device__ __forceinline__ uint32_t pack_half_finite(float low, float high) {
 __device__ __forceinline__ __half2 as_half2(uint32_t bits) {
   return *reinterpret_cast<const __half2*>(&bits);
 }
+__device__ __forceinline__ uint32_t as_bits(__half2 x) {
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
 __device__ __forceinline__ __half2 largest_half2() {
   return __half2half2(__ushort_as_half(0x7bff));
 }
@@ -159,6 +184,11 @@ __device__ __forceinline__ int n_largest(uint32_t bits) {
 // The larger magnitudes, half by half; NaN is the largest.
 __device__ __forceinline__ uint32_t larger(uint32_t x, uint32_t y) {
   const __half2 z = __hmax2_nan(__habs2(as_half2(x)), __habs2(as_half2(y)));
+  return *reinterpret_cast<const uint32_t*>(&z);
+}
+__device__ __forceinline__ uint32_t larger_bf16(uint32_t x, uint32_t y) {
+  const __nv_bfloat162 z = __hmax2_nan(__habs2(*reinterpret_cast<const __nv_bfloat162*>(&x)),
+                                       __habs2(*reinterpret_cast<const __nv_bfloat162*>(&y)));
   return *reinterpret_cast<const uint32_t*>(&z);
 }
 

@@ -41,7 +41,7 @@ struct StepTraits {
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kKeyDim = kKeyDim_;
   static constexpr int kRows = kRows_;
-  static constexpr int kMs = kProducts_;  // products of 16 rows that a warp owns: 1, 2 or 4
+  static constexpr int kMs = kProducts_;  // products of 16 rows that a warp owns
   // Scores and their decays are computed once a block, not once a warp, at the cost of a barrier.
   static constexpr bool kShare = kShare_;
   static constexpr bool kSingle = kKind_ == Kind::kSingle;
@@ -49,12 +49,13 @@ struct StepTraits {
   static constexpr bool kMamba = kFamily == Family::kMamba2;
   static constexpr bool kKda = kFamily == Family::kKda;
   static constexpr bool kInt8 = kCheckpoint == DType::kI8;
-  static constexpr bool kWide = wide_rows(kValueDim);
+  static constexpr int kTileProducts = tile_products(kValueDim);
   static constexpr int kHeads = kRows > kValueDim ? kRows / kValueDim : 1;  // of a block
   static constexpr int kWarps = kRows / (16 * kMs);
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kElementBytes = static_cast<int>(dtype_bytes(kCheckpoint));
   static constexpr int kSteps = kKeyDim / kStepKeys;
+  static constexpr int kTileRows = kTileProducts * kProductRows;
   static constexpr int kTileBytes = kTileRows * kKeyDim * kElementBytes;
   // Eight elements of padding keep rows apart in the banks.
   static constexpr int kKeyStride = kKeyDim + 8;
@@ -69,6 +70,7 @@ struct StepTraits {
   static constexpr int kWeightSets = kValueDim % (16 * kMs) == 0 ? 1 : kMs;
   static constexpr int kChunks = kKeyDim * kElementBytes / 32;  // of a product's rows, 16 bytes
   static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0 && kWarps * 16 * kMs == kRows);
+  static_assert(kTileProducts == 1 || kMs == 1 || kMs % 2 == 0);
   static_assert(kRows % kValueDim == 0 || kValueDim % kRows == 0);
   static_assert(!kKda || (!kSingle && !kMamba && kHeads == 1));
   static_assert(kHeads <= kWarps);  // a warp prepares the gates of a head
@@ -217,17 +219,19 @@ class StepBlock {
     return T::kHeads == 1 ? 0 : 16 * product_of(m) / T::kValueDim;
   }
   __device__ static constexpr int set_of(int m) { return T::kWeightSets == 1 ? 0 : m; }
-  // The first row of a lane in product m, within the block; a lane has two rows there, and if
-  // kWide, those of an odd product follow those of the even one before it.
+  // The first row of a lane in product m, within the block; a lane has two rows there, and those of
+  // a tile's second product follow those of the first.
   __device__ static int lane_row(int m) {
     const int product = product_of(m);
-    return product / 2 * kTileRows + tile_row(T::kWide, g(), product % 2, 0);
+    return product / T::kTileProducts * T::kTileRows +
+           tile_row(T::kTileProducts, g(), product % T::kTileProducts, 0);
   }
   // The lane's 16 bytes i of product m; the same place in a stored tile.
   __device__ static int chunk_offset(int i, int m) {
-    const int product = kMs == 1 ? warp() : warp() * kMs;
-    return (product / 2 + m / 2) * T::kTileBytes +
-           ((i * 2 + (kMs == 1 ? product % 2 : m % 2)) * 32 + threadIdx.x % 32) * 16;
+    constexpr int kProducts = T::kTileProducts;
+    const int product = warp() * kMs;  // kMs == 1: may be a tile's second
+    return (product / kProducts + m / kProducts) * T::kTileBytes +
+           ((i * kProducts + (kMs == 1 ? product : m) % kProducts) * 32 + threadIdx.x % 32) * 16;
   }
   __device__ uint4* chunk(int i, int m) const {
     return reinterpret_cast<uint4*>(s_.state + chunk_offset(i, m));
@@ -434,6 +438,15 @@ class StepBlock {
   static constexpr int kHalfWarps = T::kThreads / 16;
   static constexpr int kVectors =  // of a half-warp in a sub-window
       (2 * (T::kSingle ? 1 : kColumns) + kHalfWarps - 1) / kHalfWarps;
+  // Vector i of the half-warp: a key or a query. A warp has two of a kind, so that it runs what
+  // that kind needs alone; a window of one token has one of each.
+  __device__ static bool is_key(int i) {
+    return T::kSingle ? threadIdx.x / 16 % 2 == 0 : (warp() + i * T::kWarps) % 2 == 0;
+  }
+  __device__ static int vector_position(int i, int from) {
+    return T::kSingle ? from + (threadIdx.x / 16 + i * kHalfWarps) / 2
+                      : from + (warp() + i * T::kWarps) / 2 * 2 + threadIdx.x / 16 % 2;
+  }
   static constexpr int kPieceWords = T::kActivation == DType::kBF16 ? 4 : 8;
 
   static constexpr int kAlphas =
@@ -441,7 +454,7 @@ class StepBlock {
 
   // What a thread needs of a sub-window's activations, raw.
   struct Fetched {
-    uint32_t operand[kVectors][kTurns][kPieceWords];  // of vector i: keys and queries by turns
+    uint32_t operand[kVectors][kTurns][kPieceWords];  // of vector i
     uint32_t value[T::kOwnColumns][kMs];              // v of the lane's columns, two bf16
     int gate_position;                                // of the lane, where the warp has a head
     float gate, beta;
@@ -461,13 +474,12 @@ class StepBlock {
   // Loads the sub-window [from, to), whose gates fill the intervals at the base of from - 1 (of
   // base_ at first) and other_base.
   __device__ void fetch(int from, int to, int other_base) {
-    const int half_warp = threadIdx.x / 16, lane = threadIdx.x % 16;
+    const int lane = threadIdx.x % 16;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int vector = half_warp + i * kHalfWarps;
-      const int position = from + vector / 2;
+      const int position = vector_position(i, from);
       if (position >= to) continue;
-      const Tokens& tokens = vector % 2 == 0 ? a_.key : a_.query;
+      const Tokens& tokens = is_key(i) ? a_.key : a_.query;
       const int64_t at = token_of(position) * tokens.token_stride + blockIdx.y * T::kKeyDim;
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
@@ -519,7 +531,7 @@ class StepBlock {
 
   // The lane's rows of 16-bit elements.
   __device__ void read_rows(const uint16_t* rows, uint32_t x[kMs]) const {
-    if constexpr (T::kWide && kMs > 1) {
+    if constexpr (T::kTileProducts == 2 && kMs > 1) {
 #pragma unroll
       for (int m = 0; m < kMs; m += 2) {
         const uint2 two = *reinterpret_cast<const uint2*>(rows + lane_row(m));
@@ -532,7 +544,7 @@ class StepBlock {
     }
   }
   __device__ void write_rows(uint16_t* rows, const uint32_t x[kMs]) const {
-    if constexpr (T::kWide && kMs > 1) {
+    if constexpr (T::kTileProducts == 2 && kMs > 1) {
 #pragma unroll
       for (int m = 0; m < kMs; m += 2) {
         *reinterpret_cast<uint2*>(rows + lane_row(m)) = make_uint2(x[m], x[m + 1]);
@@ -582,17 +594,38 @@ class StepBlock {
     if constexpr (!T::kMamba) s_.log_alpha[h][p][slot] = gate;
   }
 
+  // A piece of a key into its slot, and the ring.
+  __device__ void write_key(int position, int piece, uint4 bits, bool to_ring) const {
+    *reinterpret_cast<uint4*>(&s_.keys[key_row(position)][piece * 8]) = bits;
+    if (to_ring && blockIdx.x == 0) {
+      *reinterpret_cast<uint4*>(ring_keys() +
+                                (ring_row(position) * p_.key_row_bytes + piece * 16)) = bits;
+    }
+  }
+
   // Keys into their slots and the ring, queries into their columns: half a warp a vector. GDN's
-  // keys are normalised and rounded as the ring holds them. A query stays as it came but for a
-  // power of two that brings it into fp16's range; its factor is kept in fp32.
+  // keys are normalised and rounded as the ring holds them; Mamba-2's stay as they came. A query
+  // stays so but for a power of two that brings it into fp16's range; its factor is kept in fp32.
   __device__ void prepare_operands(int from, int to, bool to_ring) {
     const int lane = threadIdx.x % 16;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const int vector = threadIdx.x / 16 + i * kHalfWarps;
-      const bool is_key = vector % 2 == 0;
-      const int position = from + vector / 2;
+      const int position = vector_position(i, from);
       if (position >= to) continue;
+      const bool key = is_key(i);
+      if constexpr (T::kMamba) {
+        static_assert(T::kActivation == DType::kBF16);
+        if (key) {
+#pragma unroll
+          for (int turn = 0; turn < kTurns; ++turn) {
+            const int piece = turn * 16 + lane;
+            const uint32_t* raw = fetched_.operand[i][turn];
+            if (piece >= kPieces) continue;
+            write_key(position, piece, make_uint4(raw[0], raw[1], raw[2], raw[3]), to_ring);
+          }
+          continue;
+        }
+      }
       const int column = T::kSingle ? 0 : position & (kColumns - 1);
       float x[kTurns][8];
       float squares = 0;
@@ -618,22 +651,16 @@ class StepBlock {
       for (int step = 8; step > 0; step /= 2) {
         squares += __shfl_xor_sync(half_warp, squares, step);
       }
-      float factor = 1.0f;
-      if (!(T::kMamba && is_key)) {
-        const float inverse = rsqrtf(squares + 1e-6f);
-        // 2^-e with 2^e the norm's power of two: the operand's elements are below two.
-        const float power = exponent_of_two(inverse);
-        if (T::kMamba) {
-          factor = 1.0f / power;
-        } else {
-          factor = inverse * rsqrtf(static_cast<float>(T::kKeyDim)) / power;
-        }
-        const float multiply = is_key ? inverse : power;
+      const float inverse = rsqrtf(squares + 1e-6f);
+      // 2^-e with 2^e the norm's power of two: the operand's elements are below two.
+      const float power = exponent_of_two(inverse);
+      const float factor =
+          T::kMamba ? 1.0f / power : inverse * rsqrtf(static_cast<float>(T::kKeyDim)) / power;
+      const float multiply = key ? inverse : power;
 #pragma unroll
-        for (int turn = 0; turn < kTurns; ++turn) {
+      for (int turn = 0; turn < kTurns; ++turn) {
 #pragma unroll
-          for (int e = 0; e < 8; ++e) x[turn][e] *= multiply;
-        }
+        for (int e = 0; e < 8; ++e) x[turn][e] *= multiply;
       }
       float sum = 0;
 #pragma unroll
@@ -644,7 +671,7 @@ class StepBlock {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float low = x[turn][2 * e], high = x[turn][2 * e + 1];
-          r[e] = T::kMamba && is_key ? pack_bf16(low, high) : pack_half(low, high);
+          r[e] = pack_half(low, high);
           raw[e] = pack_bf16(low, high);
           if constexpr (T::kInt8) {
             const float2 rounded = unpack_half(r[e]);
@@ -652,12 +679,8 @@ class StepBlock {
           }
         }
         const uint4 bits = make_uint4(r[0], r[1], r[2], r[3]);
-        if (is_key) {
-          *reinterpret_cast<uint4*>(&s_.keys[key_row(position)][piece * 8]) = bits;
-          if (to_ring && blockIdx.x == 0) {
-            *reinterpret_cast<uint4*>(ring_keys() +
-                                      (ring_row(position) * p_.key_row_bytes + piece * 16)) = bits;
-          }
+        if (key) {
+          write_key(position, piece, bits, to_ring);
         } else {
           *reinterpret_cast<uint4*>(&s_.queries[column][piece * 8]) = bits;
           if constexpr (T::kMamba) {
@@ -669,9 +692,9 @@ class StepBlock {
       if constexpr (T::kInt8) {
 #pragma unroll
         for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(half_warp, sum, step);
-        if (lane == 0) (is_key ? s_.key_sum : s_.query_sum)[column] = sum;
+        if (lane == 0) (key ? s_.key_sum : s_.query_sum)[column] = sum;
       }
-      if (!is_key && lane == 0) s_.query_scale[column] = factor;
+      if (!key && lane == 0) s_.query_scale[column] = factor;
     }
   }
 
@@ -723,14 +746,15 @@ class StepBlock {
                                                                              : 2;
   using FoldOperand = uint32_t[kParts][4];
 
-  __device__ void fold_operand(int base, int m, FoldOperand parts) const;
+  __device__ void weighted_values(int base, int m, float2 weighted[4]) const;
+  __device__ void fold_operand(const float2 weighted[4], const float factor[2],
+                               FoldOperand parts) const;
   __device__ void fold_step(uint32_t keys, int step, const FoldOperand parts, float d[8]) const;
   __device__ void fold_decay(int step, float decay, float x[4]) const;
   template <int kGroup>
   __device__ void fold_group(uint32_t keys, int first, const FoldOperand parts[],
                              const float decay[], uint8_t* slot) const;
-  __device__ void fold_int8(uint32_t keys, int m, const FoldOperand parts, float decay,
-                            uint8_t* slot);
+  __device__ void fold_int8(uint32_t keys, int base, int m, float decay, uint8_t* slot);
 
   __device__ void count_saturated(int n) const {
     if (a_.n_saturated != nullptr && n > 0) {

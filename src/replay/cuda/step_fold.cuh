@@ -5,9 +5,10 @@
 
 namespace replayssm::cuda {
 
-// The weighted ring values of the interval at `base` as a sum of 16-bit operands [rows x slots].
+// The weighted ring values of the interval at `base`: rows g (even i) and g+8 (odd) of product m,
+// slots 2c, 2c+1 (i < 2) and 2c+8, 2c+9. KDA's weights are in the keys.
 template <typename T>
-__device__ void StepBlock<T>::fold_operand(int base, int m, FoldOperand parts) const {
+__device__ void StepBlock<T>::weighted_values(int base, int m, float2 weighted[4]) const {
   float weight[4];
   uint32_t x[4][kMs];
 #pragma unroll
@@ -15,7 +16,7 @@ __device__ void StepBlock<T>::fold_operand(int base, int m, FoldOperand parts) c
     const int slot = 2 * c() + i % 2 + i / 2 * 8;
     weight[i] = s_.fold_weight[head_of(set_of(m))][parity(base)][slot];
     const uint16_t* rows = s_.values[interval_row(base) + slot];
-    if constexpr (T::kInt8) {  // one product's at a time
+    if constexpr (T::kInt8) {
       x[i][0] = *reinterpret_cast<const uint32_t*>(rows + lane_row(m));
     } else {
       read_rows(rows, x[i]);
@@ -23,22 +24,31 @@ __device__ void StepBlock<T>::fold_operand(int base, int m, FoldOperand parts) c
   }
   const int own = T::kInt8 ? 0 : m;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // a0: row g, slots 2c, 2c+1; a1: row g+8; a2, a3: slots + 8
+  for (int i = 0; i < 4; ++i) {
     const int first = i / 2 * 2;
     const uint32_t pair = i % 2 == 0 ? low_halves(x[first][own], x[first + 1][own])
                                      : high_halves(x[first][own], x[first + 1][own]);
-    if constexpr (T::kKda) {  // the decay is in the keys
-      parts[0][i] = pair;
-    } else {
-      const float2 two = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
-      float low = two.x * weight[first], high = two.y * weight[first + 1];
+    weighted[i] = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
+    if constexpr (!T::kKda) {
+      weighted[i].x *= weight[first];
+      weighted[i].y *= weight[first + 1];
+    }
+  }
+}
+
+// As a sum of 16-bit operands [rows x slots]; factor: of the lane's two rows.
+template <typename T>
+__device__ void StepBlock<T>::fold_operand(const float2 weighted[4], const float factor[2],
+                                           FoldOperand parts) const {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        parts[part][i] = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
-        const float2 taken = T::kMamba ? unpack_bf16(parts[part][i]) : unpack_half(parts[part][i]);
-        low -= taken.x;
-        high -= taken.y;
-      }
+  for (int i = 0; i < 4; ++i) {
+    float low = weighted[i].x * factor[i % 2], high = weighted[i].y * factor[i % 2];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      parts[part][i] = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
+      const float2 taken = T::kMamba ? unpack_bf16(parts[part][i]) : unpack_half(parts[part][i]);
+      low -= taken.x;
+      high -= taken.y;
     }
   }
 }
@@ -186,7 +196,7 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
                T::kElementBytes;
   }
   // int8's products take one copy of the code: four would not fit the instruction cache.
-  constexpr int kGroup = T::kInt8 ? 1 : kMs < 2 ? kMs : 2;
+  constexpr int kGroup = T::kInt8 || kMs % 2 == 1 ? 1 : 2;
 #pragma unroll(T::kInt8 ? 1 : kMs)
   for (int first = 0; first < kMs; first += kGroup) {
     FoldOperand parts[kGroup];
@@ -195,81 +205,135 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
     for (int i = 0; i < kGroup; ++i) {
       // KDA's is a decay a key channel, kept elsewhere.
       decay[i] = T::kKda ? 1.0f : s_.gates[head_of(set_of(first + i))][parity(base)][kSlots - 1].x;
-      fold_operand(base, first + i, parts[i]);
+      if constexpr (!T::kInt8) {
+        float2 weighted[4];
+        const float one[2] = {1, 1};
+        weighted_values(base, first + i, weighted);
+        fold_operand(weighted, one, parts[i]);
+      }
     }
     if constexpr (T::kInt8) {
-      fold_int8(keys, first, parts[0], decay[0], slot);
+      fold_int8(keys, base, first, decay[0], slot);
     } else {
       fold_group<kGroup>(keys, first, parts, decay, slot);
     }
   }
 }
 
-// int8 needs a row's largest value before it can round: a product's rows in registers.
+// int8 needs a row's largest value before it can round: a product's rows in registers, as fp16 in a
+// unit of the row's own: the old scale with its decay, so that the old bytes are whole numbers, or
+// more where new values are far larger.
 template <typename T>
-__device__ void StepBlock<T>::fold_int8(uint32_t keys, int m, const FoldOperand parts, float decay,
+__device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float decay,
                                         uint8_t* slot) {
-  float d[T::kSteps][8];
-  float largest[2] = {0, 0};
+  float2 weighted[4];
+  weighted_values(base, m, weighted);
   float* const row_scale = &s_.row_scale[lane_row(m)];
-  const float scale[2] = {decay * row_scale[0], decay * row_scale[1]};
-  // Bytes are read as the floats 2^15 + byte; the bias' rounding is 0.002 of a quantum.
-  const float bias[2] = {-32896.0f * scale[0], -32896.0f * scale[1]};
+  float unit[2], keep[2];  // keep: units of the old bytes
+  bool plain = true;
 #pragma unroll
-  for (int i = 0; i < T::kSteps / 2; ++i) {
-    const uint4 raw = *chunk(i, m);
-    const uint32_t r[4] = {raw.x, raw.y, raw.z, raw.w};
+  for (int half = 0; half < 2; ++half) {
+    const float old = decay * row_scale[half];
+    float most = 0;
 #pragma unroll
-    for (int sub = 0; sub < 2; ++sub) {
-      float* s = d[2 * i + sub];
+    for (int i = half; i < 4; i += 2) {
+      most = fmaxf(most, fmaxf(fabsf(weighted[i].x), fabsf(weighted[i].y)));
+    }
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const uint32_t bits = __byte_perm(r[2 * sub + e / 4], 0x47000000u, 0x7404 + (e % 4 << 4));
-        s[e] = fmaf(__uint_as_float(bits), scale[e / 2 % 2], bias[e / 2 % 2]);
+    for (int step = 1; step < 4; step *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(kFull, most, step));
+    }
+    // Sixteen keys below 32 stay in fp16's range then.
+    unit[half] = fmaxf(old, fmaxf(most * 0x1p-7f, 0x1p-110f));
+    keep[half] = old * reciprocal(unit[half]);
+    if (unit[half] == old) keep[half] = 1;
+    plain &= unit[half] == old;
+  }
+  plain = __all_sync(kFull, plain);
+  // Columns of the unit matrix: a product with it brings bytes, read as the fp16 numbers
+  // 1024 + byte, into fp32 sums.
+  const uint32_t one = 2 * c() == g() ? 0x3c00u : 2 * c() + 1 == g() ? 0x3c000000u : 0;
+  uint32_t x[T::kSteps][4];  // {row g, row g+8} of the step's first eight keys, of its second
+  float largest[2];
+  while (true) {
+    const float factor[2] = {reciprocal(unit[0]), reciprocal(unit[1])};
+    FoldOperand parts;
+    fold_operand(weighted, factor, parts);
+    uint32_t top[2] = {0, 0};
+#pragma unroll
+    for (int step = 0; step < T::kSteps; ++step) {
+      const uint4 raw = *chunk(step / 2, m);
+      const uint32_t first = step % 2 == 0 ? raw.x : raw.z;
+      const uint32_t second = step % 2 == 0 ? raw.y : raw.w;
+      float d[8];
+      unit_product(d, __byte_perm(first, 0x64646464u, 0x4140),
+                   __byte_perm(first, 0x64646464u, 0x4342), one, -1152.0f);
+      unit_product(d + 4, __byte_perm(second, 0x64646464u, 0x4140),
+                   __byte_perm(second, 0x64646464u, 0x4342), one, -1152.0f);
+      if (!plain) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) d[e] *= keep[e / 2 % 2];
       }
       if constexpr (T::kKda) {
         float keys_decay[4];
-        fold_decay(2 * i + sub, 1.0f, keys_decay);
+        fold_decay(step, 1.0f, keys_decay);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) s[e] *= keys_decay[e / 4 * 2 + e % 2];
+        for (int e = 0; e < 8; ++e) d[e] *= keys_decay[e / 4 * 2 + e % 2];
       }
-      fold_step(keys, 2 * i + sub, parts, s);
+      fold_step(keys, step, parts, d);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) largest[e / 2 % 2] = max_nan(largest[e / 2 % 2], fabsf(s[e]));
+      for (int i = 0; i < 4; ++i) {
+        x[step][i] = pack_half(d[2 * i], d[2 * i + 1]);
+        top[i % 2] = larger(top[i % 2], x[step][i]);
+      }
     }
+    bool again = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        top[half] = larger(top[half], __shfl_xor_sync(kFull, top[half], step));
+      }
+      const float2 two = unpack_half(top[half]);
+      largest[half] = max_nan(two.x, two.y);
+      // Larger keys: as often as it takes. Smaller ones: fp16 must hold them, and 127 over them.
+      const bool more = largest[half] == INFINITY && unit[half] < 0x1p100f;
+      const bool less = largest[half] < 0x1p-8f && unit[half] > 0x1p-100f;
+      if (more || less) {
+        unit[half] *= more ? 0x1p12f : 0x1p-12f;
+        keep[half] *= more ? 0x1p-12f : 0x1p12f;
+        again = true;
+      }
+    }
+    if (!__any_sync(kFull, again)) break;
+    plain = false;
   }
-  float inverse[2];
+  __half2 inverse[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-      largest[half] = max_nan(largest[half], __shfl_xor_sync(kFull, largest[half], step));
-    }
     // As the CPU's: to seventeen bits, so that q * scale is exact in fp32 and the scale of the row
     // so given is the same again; zero below 2^-100; NaN where the row is not finite.
-    const float full = largest[half] * (1.0f / 127.0f);
+    const bool zero = largest[half] * unit[half] < 0x1p-100f;
+    const __half quanta = __float2half_rn(zero ? 0.0f : 127.0f * reciprocal(largest[half]));
+    const float full = unit[half] * reciprocal(__half2float(quanta));
     const float split = full * 129.0f;
-    const float step = largest[half] < 0x1p-100f ? 0.0f : split - (split - full);
+    const float step = zero ? 0.0f : split - (split - full);
+    inverse[half] = __half2half2(quanta);
     if (c() == 0) row_scale[half] = step;
-    inverse[half] = step > 0 ? __fdividef(1.0f, step) : 0.0f;
     if (slot != nullptr && c() == 0) {
       a_.scale[write_slot_ * a_.scale_slot_stride + first_row_ + lane_row(m) + half] = step;
     }
   }
+  // 1024 + 128 + q: rounding to nearest even leaves the byte in the low bits.
+  const __half2 bias = __half2half2(__float2half_rn(1152.0f));
 #pragma unroll
   for (int i = 0; i < T::kSteps / 2; ++i) {
     uint32_t r[4];
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
-      const float* s = d[2 * i + word / 2] + word % 2 * 4;
-      // 1.5 * 2^23 + 128 + q: rounding to nearest even leaves the byte in the low bits.
-      uint32_t b[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        b[e] = __float_as_uint(fmaf(s[e], inverse[e / 2], 12583040.0f));
-      }
-      r[word] =
-          __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
+      const uint32_t* s = &x[2 * i + word / 2][word % 2 * 2];
+      r[word] = __byte_perm(as_bits(__hfma2(as_half2(s[0]), inverse[0], bias)),
+                            as_bits(__hfma2(as_half2(s[1]), inverse[1], bias)), 0x6420);
     }
     const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
     *chunk(i, m) = raw;

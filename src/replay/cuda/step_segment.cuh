@@ -73,12 +73,14 @@ __device__ void StepBlock<T>::products(Products d) const {
     columns = shared_address(matrix < 2 ? &s_.keys[key_row(position_of(column))][matrix % 2 * 8]
                                         : &s_.queries[column][matrix % 2 * 8]);
   }
+  // What the sums start from. int8's operands are 1152 above their values.
+  float start[kTilesN][4] = {};
+  if constexpr (T::kInt8) {
 #pragma unroll
-  for (int m = 0; m < kMs; ++m) {
-#pragma unroll
-    for (int n = 0; n < kTilesN; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) d[m][n][e] = 0;
+    for (int e = 0; e < 4; ++e) {
+      const int own = T::kSingle ? 0 : 2 * c() + e % 2;
+      start[T::kMamba ? 0 : 1][e] = -1152.0f * s_.query_sum[own];
+      if constexpr (!T::kMamba) start[0][e] = -1152.0f * s_.key_sum[own];
     }
   }
   uint32_t z[4];
@@ -93,25 +95,33 @@ __device__ void StepBlock<T>::products(Products d) const {
     const uint32_t* b = T::kMamba ? z + step % 2 * 2 : z;
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
+      const float(*sums)[4] = step == 0 ? start : d[m];
       if constexpr (T::kCheckpoint == DType::kF16) {
         a[m] = *chunk(step, m);
 #pragma unroll
         for (int n = 0; n < kTilesN; ++n) {
-          mma_f16(d[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[2 * n], b[2 * n + 1]);
+          mma_f16(d[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[2 * n], b[2 * n + 1], sums[n]);
         }
       } else if constexpr (T::kInt8) {
         if (step % 2 == 0) a[m] = *chunk(step / 2, m);
         const uint32_t first = step % 2 == 0 ? a[m].x : a[m].z;
         const uint32_t second = step % 2 == 0 ? a[m].y : a[m].w;
-        // 0x64 above a byte is 1024 + byte in fp16; the bias is taken off the sums.
+        // 0x64 above a byte is 1024 + byte in fp16.
         const uint32_t x[4] = {
             __byte_perm(first, 0x64646464u, 0x4140), __byte_perm(first, 0x64646464u, 0x4342),
             __byte_perm(second, 0x64646464u, 0x4140), __byte_perm(second, 0x64646464u, 0x4342)};
 #pragma unroll
         for (int n = 0; n < kTilesN; ++n) {
-          mma_f16(d[m][n], x[0], x[1], x[2], x[3], b[2 * n], b[2 * n + 1]);
+          mma_f16(d[m][n], x[0], x[1], x[2], x[3], b[2 * n], b[2 * n + 1], sums[n]);
         }
       } else {
+        if (step == 0) {
+#pragma unroll
+          for (int n = 0; n < kTilesN; ++n) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) d[m][n][e] = 0;
+          }
+        }
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
           float x[4];
@@ -234,21 +244,17 @@ __device__ void StepBlock<T>::substitute(int from, int to, const Products& const
 // in the warp's tile is infinite or NaN.
 template <typename T>
 __device__ bool StepBlock<T>::watch(const bool valid[2], const uint32_t mine[2][kMs]) const {
-  bool bad = false;
   uint32_t largest = 0;
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
-      if constexpr (T::kMamba) {
-        bad |= valid[j] && bf16_is_bad(mine[j][m]);
-      } else {
-        largest = larger(largest, valid[j] ? mine[j][m] : 0);
-      }
+      const uint32_t own = valid[j] ? mine[j][m] : 0;
+      largest = T::kMamba ? larger_bf16(largest, own) : larger(largest, own);
     }
   }
+  const bool bad = T::kMamba ? bf16_is_bad(largest) : half_is_bad(largest);
   if constexpr (!T::kMamba) {
-    bad = half_is_bad(largest);
     if (bad || n_largest(largest) != 0) {
       int n = 0;
       for (int j = 0; j < T::kOwnColumns; ++j) {
@@ -394,28 +400,24 @@ __device__ void StepBlock<T>::segment(int from, int to) {
   for (int j = 0; j < T::kOwnColumns; ++j) {
     position[j] = position_of(2 * c() + j);
     valid[j] = T::kSingle ? c() == 0 : position[j] >= from && position[j] < to;
-    const int column = T::kSingle ? 0 : 2 * c() + j;
-    const float scale = s_.query_scale[column];
+    const float scale = s_.query_scale[T::kSingle ? 0 : 2 * c() + j];
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
       const float2 gate = s_.gates[head_of(set_of(m))][p][slot_of(position[j])];
+      const float scaled = gate.x * scale;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& query = d[m][kQuery][2 * half + j];
-        float decay = gate.x;
-        if constexpr (T::kInt8) {
-          query = fmaf(-1152.0f, s_.query_sum[column], query);
-          decay *= s_.row_scale[lane_row(m) + half];
-        }
+        float row = 1.0f;
+        if constexpr (T::kInt8) row = s_.row_scale[lane_row(m) + half];
         const float v = value_of(j, m, half);
         if constexpr (T::kMamba) {
           const float skip = a_.skip[first_row_ / T::kValueDim + head_of(set_of(m))];
-          query = fmaf(decay * scale, query, skip * v);
+          query = fmaf(scaled * row, query, skip * v);
         } else {
           float& key = d[m][0][2 * half + j];
-          if constexpr (T::kInt8) key = fmaf(-1152.0f, s_.key_sum[column], key);
-          key = gate.y * fmaf(-decay, key, v);
-          query *= decay * scale;
+          key = gate.y * fmaf(-gate.x * row, key, v);
+          query *= scaled * row;
         }
       }
     }

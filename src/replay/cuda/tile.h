@@ -1,8 +1,9 @@
-// The private layout of a checkpoint: tiles of 32 state rows, each in the order in which a warp's
+// The private layout of a checkpoint: tiles of state rows, each in the order in which a warp's
 // lanes take it as operands of the tensor cores.
 //
-// State rows are counted over all heads: row = head * value_dim + value. A tile [32 rows, key_dim]
-// is stored as [chunk][m][lane][16 bytes]: of product m (16 rows), lane 4 g + c holds the rows
+// State rows are counted over all heads: row = head * value_dim + value. A tile is 32 rows, the
+// operands of two products, or 16, of one, where heads end inside tiles of 32. [rows, key_dim] is
+// stored as [chunk][m][lane][16 bytes]: of product m (16 rows), lane 4 g + c holds the rows
 // (g, half 0) and (g, half 1) and of each step of 16 keys the pairs {2c, 2c+1} and {2c+8, 2c+9}:
 //   16-bit types  [pair][half][key of the pair]; a chunk is a step: the operand's four registers
 //   int8          the same, two steps in a chunk
@@ -22,25 +23,25 @@
 
 namespace replayssm::cuda {
 
-inline constexpr int kTileRows = 32;
-inline constexpr int kStepKeys = 16;  // keys of one tensor-core product
+inline constexpr int kStepKeys = 16;     // keys of one tensor-core product
+inline constexpr int kProductRows = 16;  // its state rows
 
-// Rows of a lane: four neighbours, unless heads end inside tiles; then two in each half of a tile.
-REPLAYSSM_HOST_DEVICE constexpr bool wide_rows(int value_dim) { return value_dim % kTileRows == 0; }
+// Products of a tile. The rows of a lane are neighbours: four of two products, two of one.
+REPLAYSSM_HOST_DEVICE constexpr int tile_products(int value_dim) {
+  return value_dim % (2 * kProductRows) == 0 ? 2 : 1;
+}
 
 // The row within its tile of lane group g, product m, half.
-REPLAYSSM_HOST_DEVICE constexpr int tile_row(bool wide, int g, int m, int half) {
-  return wide ? 4 * g + 2 * m + half : 16 * m + 2 * g + half;
+REPLAYSSM_HOST_DEVICE constexpr int tile_row(int products, int g, int m, int half) {
+  return products * 2 * g + 2 * m + half;
 }
 
 // Where element (row, key) of a slot stands.
 REPLAYSSM_HOST_DEVICE constexpr int64_t stored_index(DType checkpoint, int value_dim, int key_dim,
                                                      int64_t row, int key) {
-  const int r = static_cast<int>(row % kTileRows);
-  const bool wide = wide_rows(value_dim);
-  const int g = wide ? r / 4 : r % 16 / 2;
-  const int m = wide ? r / 2 % 2 : r / 16;
-  const int half = r % 2;
+  const int products = tile_products(value_dim), rows = products * kProductRows;
+  const int r = static_cast<int>(row % rows);
+  const int g = r / (2 * products), m = r / 2 % products, half = r % 2;
   const int step = key / kStepKeys, in_step = key % kStepKeys;
   const int pair = in_step / 8, c = in_step % 8 / 2, odd = key % 2;
   int chunk = step, element = pair * 4 + half * 2 + odd, elements = 8;
@@ -53,8 +54,8 @@ REPLAYSSM_HOST_DEVICE constexpr int64_t stored_index(DType checkpoint, int value
     element += step % 2 * 8;
     elements = 16;
   }
-  return row / kTileRows * kTileRows * key_dim +
-         int64_t{(chunk * 2 + m) * 32 + 4 * g + c} * elements + element;
+  return row / rows * rows * key_dim + int64_t{(chunk * products + m) * 32 + 4 * g + c} * elements +
+         element;
 }
 
 }  // namespace replayssm::cuda
