@@ -20,7 +20,7 @@ void check_depth(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMostJsonDepth) fail("JSON nests deeper than ", kMostJsonDepth, " levels");
+      if (++depth > kMostJsonDepth) fail("not JSON: nests deeper than ", kMostJsonDepth, " levels");
     } else if (c == ']' || c == '}') {
       --depth;
     }

@@ -112,10 +112,12 @@ TEST(Generation, SpecialTokensLeaveNoText) {
   EXPECT_EQ(feed(ids, {}, 1, true).text, "one");
 }
 
-// A reader that never reads costs a bounded queue, and the engine is told to stop.
-TEST(Generation, QueueIsBounded) {
+// A reader that never reads costs a bounded queue, and the engine is told to stop; so does an
+// answer that nobody reads before its end.
+void expect_bounded(bool stream, const std::string& message) {
   GenerationOptions options;
   options.keep_tokens = true;
+  options.wake_each = stream;
   Generation generation(tokenizer(), options);
   std::vector<TokenEvent> events(1);
   events[0].token = tokenizer()->encode("word")[0];
@@ -126,7 +128,12 @@ TEST(Generation, QueueIsBounded) {
   EXPECT_TRUE(generation.overflowed());
   generation.choice_finished(0, FinishReason::kStopped);
   generation.finished({}, "");
-  EXPECT_FALSE(generation.take().error.empty());
+  EXPECT_NE(generation.take().error.find(message), std::string::npos);
+}
+
+TEST(Generation, QueueIsBounded) {
+  expect_bounded(true, "the client reads too slowly");
+  expect_bounded(false, "the answer is larger than 64 MiB");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // The server over sockets, beside an engine of scripted tokens.
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "client.h"
 #include "fake_engine.h"
 #include "server/app.h"
@@ -73,6 +75,8 @@ std::string stream_text(const Response& response, int index = 0) {
 TEST_F(HttpTest, RoutesAndMethods) {
   start();
   EXPECT_EQ(fetch(port_, "GET", "/health").json().at("status"), "ok");
+  EXPECT_EQ(fetch(port_, "GET", "http://test:80/health?x").json().at("status"), "ok");
+  EXPECT_EQ(fetch(port_, "GET", "https://test").status, 200);
   EXPECT_EQ(fetch(port_, "GET", "/v1/models").json().at("data")[0].at("id"), "demo-gdn");
   EXPECT_EQ(fetch(port_, "GET", "/v1/models/demo-gdn").status, 200);
   EXPECT_EQ(fetch(port_, "GET", "/v1/models/other").status, 404);
@@ -399,6 +403,33 @@ TEST_F(HttpTest, TheFirstTokensGoAtOnce) {
 }
 
 // The engine does not wait for a client that does not read; the client gets all when it does.
+// Long texts and large schemas take a handler seconds.
+TEST_F(HttpTest, StreamsDoNotWaitForHandlers) {
+  start();
+  say("x");
+  engine_.hold();
+  std::promise<void> done;
+  const std::shared_future<void> wait = done.get_future().share();
+  HttpListener listener({}, [&](HttpRequest request) -> Reply {
+    if (request.path != "/slow") return app_->handle(std::move(request));
+    wait.wait();
+    return HttpResponse{};
+  });
+  Client stream(listener.port());
+  stream.send_request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  ASSERT_TRUE(engine_.wait_submitted(1));
+  std::vector<std::unique_ptr<Client>> slow;
+  for (int i = 0; i < 4; ++i) {
+    slow.push_back(std::make_unique<Client>(listener.port()));
+    slow.back()->send_request("GET", "/slow");
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  engine_.release();
+  EXPECT_TRUE(stream.wait_for("[DONE]"));
+  done.set_value();
+  for (auto& client : slow) EXPECT_EQ(client->read().status, 200);
+}
+
 TEST_F(HttpTest, SlowReader) {
   start();
   std::string text;

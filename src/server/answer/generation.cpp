@@ -98,7 +98,10 @@ void Generation::finished(const RequestUsage& usage, const std::string& error) {
   const std::lock_guard lock(mutex_);
   batch_.finished = true;
   batch_.usage = usage;
-  batch_.error = overflowed_ ? "the client reads too slowly" : error;
+  batch_.error = !overflowed_ ? error
+                 : options_.wake_each
+                     ? "the client reads too slowly"
+                     : "the answer is larger than 64 MiB; ask for less, or for a stream";
   wake();
 }
 

@@ -46,7 +46,11 @@ bool usable_id(std::string_view id) {
 HttpRequest take_request(http::request<http::string_body>&& from) {
   HttpRequest request;
   request.method = std::string(from.method_string());
-  const std::string target(from.target());
+  std::string target(from.target());
+  if (const size_t authority = target.find("://"); target.starts_with("http") && authority < 6) {
+    const size_t path = target.find('/', authority + 3);
+    target = path == std::string::npos ? "/" : target.substr(path);
+  }
   const size_t query = target.find('?');
   request.path = target.substr(0, query);
   if (query != std::string::npos) request.query = target.substr(query + 1);
@@ -155,7 +159,11 @@ asio::awaitable<void> watch_peer(tcp::socket& socket) {
 class HttpListener::State {
  public:
   State(const ListenerOptions& options, Handler handler)
-      : options_(options), handler_(std::move(handler)), io_(options.threads), acceptor_(io_) {
+      : options_(options),
+        handler_(std::move(handler)),
+        io_(options.threads),
+        workers_(static_cast<size_t>(options.threads)),
+        acceptor_(io_) {
     listen();
     asio::co_spawn(io_, accept(), asio::detached);
     for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { io_.run(); });
@@ -164,6 +172,8 @@ class HttpListener::State {
   ~State() {
     io_.stop();
     for (auto& thread : threads_) thread.join();
+    workers_.stop();
+    workers_.join();
   }
 
   uint16_t port() const { return port_; }
@@ -278,7 +288,8 @@ class HttpListener::State {
     const std::string id = request.id;
     const bool head_only = request.method == "HEAD";
     const Count count(n_answers_);
-    Reply reply = handler_(std::move(request));
+    Reply reply =
+        co_await asio::co_spawn(workers_, handled(std::move(request)), asio::use_awaitable);
     if (const auto* response = std::get_if<HttpResponse>(&reply)) {
       co_return co_await write_whole(stream, *response, id, version, keep, head_only);
     }
@@ -291,6 +302,8 @@ class HttpListener::State {
               watch_peer(stream.socket()));
     co_return outcome.done&& outcome.keep;
   }
+
+  asio::awaitable<Reply> handled(HttpRequest request) { co_return handler_(std::move(request)); }
 
   asio::awaitable<void> write_answer(beast::tcp_stream& stream, Answer& answer, Bell& bell,
                                      const std::string& id, unsigned version, bool keep,
@@ -385,6 +398,7 @@ class HttpListener::State {
   std::atomic<int> n_connections_{0};
   std::atomic<int> n_answers_{0};
   asio::io_context io_;
+  asio::thread_pool workers_;  // of handlers: a long text or a large schema takes seconds
   tcp::acceptor acceptor_;
   uint16_t port_ = 0;
   std::vector<std::thread> threads_;

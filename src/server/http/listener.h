@@ -12,7 +12,7 @@ namespace replayssm::server {
 struct ListenerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: any free one
-  int threads = 2;
+  int threads = 2;    // of connections; and as many of the handler, for which no stream waits
   size_t most_body_bytes = size_t{32} << 20;
   size_t most_header_bytes = size_t{16} << 10;
   int most_connections = 4096;
