@@ -85,7 +85,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 struct InputLaw {
   double gate_mean = -1.0;  // the mean of -log alpha is about e^gate_mean
   uint64_t seed = 1;
-  float value_scale = 1.0f;
+  float value_scale = 1.0f, key_scale = 1.0f;
 };
 
 // Inputs of n tokens for one layer, fp32 but rounded to the activation dtype where that applies.
@@ -102,7 +102,7 @@ struct Inputs {
       }
     };
     fill(query, n * p.n_key_heads * p.key_dim, 1, true);
-    fill(key, n * p.n_key_heads * p.key_dim, 1, true);
+    fill(key, n * p.n_key_heads * p.key_dim, law.key_scale, true);
     fill(value, n * p.n_heads * p.value_dim, law.value_scale, true);
     fill(gate, n * n_gates, 1, false);
     fill(beta, n * p.n_heads, 1, false);

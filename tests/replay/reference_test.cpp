@@ -87,12 +87,11 @@ void expect_within(const Error& error, const Error& bound, const char* what, int
 }
 
 // Three intervals and a few tokens in random windows; every stored checkpoint is compared.
-void check_case(const Case& c, const Backend& backend, ThreadPool& pool, double gate_mean) {
-  SCOPED_TRACE(c.name + ", gates about e^" + std::to_string(gate_mean));
+void check_case(const Case& c, const Backend& backend, ThreadPool& pool, const InputLaw& law) {
+  SCOPED_TRACE(c.name + ", gates about e^" + std::to_string(law.gate_mean) + ", keys times " +
+               std::to_string(law.key_scale));
   const Problem& p = c.problem;
   const int64_t n = 3 * p.grid.interval + 5;
-  InputLaw law;
-  law.gate_mean = gate_mean;
   const Inputs inputs(p, n, law);
   Layer layer(p, backend, 4, pool);
   Sequence sequence(layer, inputs, 1);
@@ -127,18 +126,41 @@ void check_case(const Case& c, const Backend& backend, ThreadPool& pool, double 
 
 TEST_P(Reference, Shapes) {
   ThreadPool pool(1);
-  for (const Case& c : backend().shapes()) check_case(c, backend(), pool, -1.0);
+  for (const Case& c : backend().shapes()) check_case(c, backend(), pool, {});
 }
 
 TEST_P(Reference, Dtypes) {
   ThreadPool pool(1);
-  for (const Case& c : backend().dtypes()) check_case(c, backend(), pool, -1.0);
+  for (const Case& c : backend().dtypes()) check_case(c, backend(), pool, {});
 }
 
 TEST_P(Reference, DecayFromNoneToStrong) {
   ThreadPool pool(1);
   for (const Case& c : backend().core()) {
-    for (double gate_mean : {-9.0, -4.0, 1.0, 3.0}) check_case(c, backend(), pool, gate_mean);
+    for (double gate_mean : {-9.0, -4.0, 1.0, 3.0}) {
+      check_case(c, backend(), pool, {.gate_mean = gate_mean});
+    }
+  }
+}
+
+// Rows of int8 are rounded in steps of their own: small and large keys must keep as many bits, and
+// keys of zero leave a state of zero.
+TEST_P(Reference, KeysOfAnySize) {
+  ThreadPool pool(1);
+  for (const Case& c : backend().dtypes()) {
+    const Problem& p = c.problem;
+    if (p.checkpoint != DType::kI8) continue;
+    const bool raw = p.family == Family::kMamba2;
+    for (float scale : raw ? std::vector<float>{1e-3f, 1e-2f, 300.0f} : std::vector<float>{1e-6f}) {
+      check_case(c, backend(), pool, {.key_scale = scale});
+    }
+    const int64_t n = p.grid.interval;
+    const Inputs inputs(p, n, {.key_scale = 0});
+    Layer layer(p, backend(), 3, pool);
+    Sequence sequence(layer, inputs, 1);
+    sequence.decode_to(n, p.max_window);
+    sequence.fold_only();
+    for (float x : sequence.trace.states.at(n)) ASSERT_EQ(x, 0.0f) << c.name;
   }
 }
 

@@ -25,6 +25,7 @@ constexpr StepInstance kInstances[] = {
     gdn128<DType::kI8, true, Cut{128, 4, false, 128}>(),
     gdn128<DType::kI8, false, Cut{256, 4, true, 128}>(),
     gdn128<DType::kI8, false, Cut{128, 4, false, 128}>(),
+    for_few(gdn128<DType::kI8, false, Cut{128, 1, true, 96}>()),
     gdn<DType::kF32, 192, 96, Cut{96, 2, true, 96}>(),
     gdn<DType::kF16, 192, 96, Cut{96, 2, true, 96}>(),
     gdn<DType::kI8, 192, 96, Cut{96, 2, true, 96}>(),

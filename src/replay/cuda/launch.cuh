@@ -103,15 +103,20 @@ template <Family kFamily, DType kCheckpoint, DType kActivation, int kValueDim, i
 constexpr StepInstance instance() {
   using T = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kCut.rows,
                        kCut.products, kCut.share, kSingle ? Kind::kSingle : Kind::kAny>;
-  StepInstance x = {
-      kFamily, kCheckpoint, kActivation, kValueDim,
-      kKeyDim, kCut.rows,   kSingle,     launch_step<T, blocks_by_memory<T, kCut.registers>()>,
-      nullptr};
+  StepInstance x = {kFamily,   kCheckpoint, kActivation,
+                    kValueDim, kKeyDim,     kCut.rows,
+                    kSingle,   false,       launch_step<T, blocks_by_memory<T, kCut.registers>()>,
+                    nullptr};
   if constexpr (!kSingle) {
     using Sweep = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kCut.rows,
                              kCut.products, kCut.share, Kind::kSweep>;
     x.sweep = launch_sweep<Sweep, blocks_by_memory<Sweep, kCut.registers + 32>()>;
   }
+  return x;
+}
+
+constexpr StepInstance for_few(StepInstance x) {
+  x.few = true;
   return x;
 }
 

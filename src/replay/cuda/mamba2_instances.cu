@@ -10,6 +10,7 @@ constexpr StepInstance mamba128() {
 
 constexpr StepInstance kInstances[] = {
     mamba128<DType::kF32, 64, true, Cut{64, 4, false, 128}>(),
+    for_few(mamba128<DType::kF32, 64, true, Cut{128, 2, false, 128}>()),
     mamba128<DType::kF32, 64, false, Cut{128, 1, true, 96}>(),
     mamba128<DType::kF16, 64, true, Cut{128, 2, false, 80}>(),
     mamba128<DType::kF16, 64, false, Cut{128, 2, false, 96}>(),
@@ -20,6 +21,7 @@ constexpr StepInstance kInstances[] = {
     mamba128<DType::kI8, 64, true, Cut{128, 4, false, 128}>(),
     mamba128<DType::kI8, 64, false, Cut{128, 4, false, 128}>(),
     mamba128<DType::kF32, 80, true, Cut{80, 5, true, 80}>(),
+    for_few(mamba128<DType::kF32, 80, true, Cut{160, 1, true, 80}>()),
     mamba128<DType::kF32, 80, false, Cut{160, 1, true, 80}>(),
     mamba128<DType::kF16, 80, true, Cut{160, 5, true, 80}>(),
     mamba128<DType::kF16, 80, false, Cut{160, 2, true, 96}>(),

@@ -8,9 +8,18 @@ namespace {
 
 using cuda::StepInstance;
 
+// Of the H100 and the H200.
+constexpr int kMultiprocessors = 132;
+
+// The kernels of a problem: `few` may be null.
+struct Kernels {
+  const StepInstance* usual = nullptr;
+  const StepInstance* few = nullptr;
+};
+
 class StepPlan final : public CudaPlan {
  public:
-  StepPlan(const Problem& problem, const StepInstance& single, const StepInstance& any)
+  StepPlan(const Problem& problem, const Kernels& single, const Kernels& any)
       : CudaPlan(problem), single_(single), any_(any) {}
 
   int64_t checkpoint_elements() const override {
@@ -22,16 +31,18 @@ class StepPlan final : public CudaPlan {
 
   void step(const StepArgs& args, cudaStream_t stream, StepHints hints) const override {
     if (args.n_rows == 0) return;
-    const bool single = hints.single || problem_.max_window == 1;
-    (single ? single_ : any_).step(args, problem_, hints.early, stream);
+    const Kernels& kernels = hints.single || problem_.max_window == 1 ? single_ : any_;
+    const int64_t rows = int64_t{args.n_rows} * problem_.n_heads * problem_.value_dim;
+    const bool few =
+        kernels.few != nullptr && rows <= int64_t{kMultiprocessors} * kernels.usual->rows;
+    (few ? kernels.few : kernels.usual)->step(args, problem_, hints.early, stream);
   }
   void sweep(const StepArgs& args, cudaStream_t stream) const override {
-    if (args.n_rows > 0) any_.sweep(args, problem_, stream);
+    if (args.n_rows > 0) any_.usual->sweep(args, problem_, stream);
   }
 
  private:
-  const StepInstance& single_;
-  const StepInstance& any_;
+  Kernels single_, any_;
 };
 
 }  // namespace
@@ -53,30 +64,31 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
     return {nullptr, "n_key_heads must divide n_heads"};
   }
   std::string have;
-  const StepInstance* found[2] = {};  // for any window, for windows of one token
+  Kernels found[2];  // for any window, for windows of one token
   for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::mamba2_more_instances,
                      cuda::kda_instances}) {
     for (const StepInstance& x : table()) {
       if (x.family != p.family) continue;
-      if (!x.single) {
+      if (!x.single && !x.few) {
         have += std::string(" ") + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
                 " " + dtype_name(x.checkpoint) + "/" + dtype_name(x.activation);
       }
       const bool fits = x.checkpoint == p.checkpoint && x.activation == p.activation &&
                         x.value_dim == p.value_dim && x.key_dim == p.key_dim &&
                         p.n_heads / p.n_key_heads * p.value_dim % x.rows == 0;
-      if (fits && found[x.single] == nullptr) found[x.single] = &x;
+      const StepInstance*& place = x.few ? found[x.single].few : found[x.single].usual;
+      if (fits && place == nullptr) place = &x;
     }
   }
-  if (found[1] == nullptr) found[1] = found[0];
-  if (found[0] == nullptr) {
+  if (found[1].usual == nullptr) found[1] = found[0];
+  if (found[0].usual == nullptr) {
     return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
                          std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
                          dtype_name(p.checkpoint) + "/" + dtype_name(p.activation) + ", " +
                          std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
                          (have.empty() ? " none" : have)};
   }
-  return {std::make_shared<StepPlan>(p, *found[1], *found[0]), ""};
+  return {std::make_shared<StepPlan>(p, found[1], found[0]), ""};
 }
 
 }  // namespace replayssm

@@ -569,7 +569,7 @@ class StepBlock {
       const float raw = gate + a_.dt_bias[head];
       const float soft = raw > 20.0f ? raw : log1pf(expf(raw));
       gate = T::kMamba ? soft : rate * soft;
-      beta = p_.beta_scale / (1.0f + expf(-fetched_.beta));
+      if constexpr (!T::kMamba) beta = p_.beta_scale / (1.0f + expf(-fetched_.beta));
       if (to_ring && (T::kHeads > 1 || first_row_ % T::kValueDim == 0)) {
         *ring_gate(position, head) = gate;
       }
@@ -654,8 +654,8 @@ class StepBlock {
       const float inverse = rsqrtf(squares + 1e-6f);
       // 2^-e with 2^e the norm's power of two: the operand's elements are below two.
       const float power = exponent_of_two(inverse);
-      const float factor =
-          T::kMamba ? 1.0f / power : inverse * rsqrtf(static_cast<float>(T::kKeyDim)) / power;
+      const float factor = inverse_of_two(power) *
+                           (T::kMamba ? 1.0f : inverse * rsqrtf(static_cast<float>(T::kKeyDim)));
       const float multiply = key ? inverse : power;
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
@@ -701,6 +701,11 @@ class StepBlock {
   // The power of two of x > 0, its mantissa dropped.
   __device__ static float exponent_of_two(float x) {
     return __uint_as_float(__float_as_uint(x) & 0x7f800000u);
+  }
+
+  // 1 / x of such a power; of 0, infinity.
+  __device__ static float inverse_of_two(float x) {
+    return x > 0 ? __uint_as_float(0x7f000000u - __float_as_uint(x)) : INFINITY;
   }
 
   // ---- step_kda.cuh

@@ -226,28 +226,32 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
 template <typename T>
 __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float decay,
                                         uint8_t* slot) {
-  float2 weighted[4];
-  weighted_values(base, m, weighted);
   float* const row_scale = &s_.row_scale[lane_row(m)];
   float unit[2], keep[2];  // keep: units of the old bytes
   bool plain = true;
+  FoldOperand parts;  // in units: below 129
+  {
+    float2 weighted[4];
+    weighted_values(base, m, weighted);
+    float factor[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float old = decay * row_scale[half];
-    float most = 0;
+    for (int half = 0; half < 2; ++half) {
+      const float old = decay * row_scale[half];
+      float most = 0;
 #pragma unroll
-    for (int i = half; i < 4; i += 2) {
-      most = fmaxf(most, fmaxf(fabsf(weighted[i].x), fabsf(weighted[i].y)));
+      for (int i = half; i < 4; i += 2) {
+        most = fmaxf(most, fmaxf(fabsf(weighted[i].x), fabsf(weighted[i].y)));
+      }
+#pragma unroll
+      for (int step = 1; step < 4; step *= 2) {
+        most = fmaxf(most, __shfl_xor_sync(kFull, most, step));
+      }
+      unit[half] = fmaxf(old, fmaxf(most * 0x1p-7f, 0x1p-110f));
+      factor[half] = reciprocal(unit[half]);
+      keep[half] = unit[half] == old ? 1.0f : old * factor[half];
+      plain &= unit[half] == old;
     }
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-      most = fmaxf(most, __shfl_xor_sync(kFull, most, step));
-    }
-    // Sixteen keys below 32 stay in fp16's range then.
-    unit[half] = fmaxf(old, fmaxf(most * 0x1p-7f, 0x1p-110f));
-    keep[half] = old * reciprocal(unit[half]);
-    if (unit[half] == old) keep[half] = 1;
-    plain &= unit[half] == old;
+    fold_operand(weighted, factor, parts);
   }
   plain = __all_sync(kFull, plain);
   // Columns of the unit matrix: a product with it brings bytes, read as the fp16 numbers
@@ -255,10 +259,7 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float de
   const uint32_t one = 2 * c() == g() ? 0x3c00u : 2 * c() + 1 == g() ? 0x3c000000u : 0;
   uint32_t x[T::kSteps][4];  // {row g, row g+8} of the step's first eight keys, of its second
   float largest[2];
-  while (true) {
-    const float factor[2] = {reciprocal(unit[0]), reciprocal(unit[1])};
-    FoldOperand parts;
-    fold_operand(weighted, factor, parts);
+  for (bool first = true;; first = false) {
     uint32_t top[2] = {0, 0};
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
@@ -296,13 +297,22 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float de
       }
       const float2 two = unpack_half(top[half]);
       largest[half] = max_nan(two.x, two.y);
-      // Larger keys: as often as it takes. Smaller ones: fp16 must hold them, and 127 over them.
-      const bool more = largest[half] == INFINITY && unit[half] < 0x1p100f;
-      const bool less = largest[half] < 0x1p-8f && unit[half] > 0x1p-100f;
-      if (more || less) {
-        unit[half] *= more ? 0x1p12f : 0x1p-12f;
-        keep[half] *= more ? 0x1p-12f : 0x1p12f;
+      // Mamba-2's keys may be of any size: as often as it takes. The others' are below one, and
+      // fp16 operands take one step.
+      const bool up = T::kMamba && largest[half] == INFINITY && unit[half] < 0x1p100f;
+      const bool down = largest[half] < 0x1p-8f && unit[half] > 0x1p-100f && (T::kMamba || first);
+      if (up || down) {
         again = true;
+        constexpr float kStep = T::kMamba ? 0x1p12f : 0x1p8f;
+        const float back = up ? 1.0f / kStep : kStep;
+        unit[half] *= up ? kStep : 1.0f / kStep;
+        keep[half] *= back;
+#pragma unroll
+        for (int i = half; i < 4; i += 2) {
+          const float2 pair = T::kMamba ? unpack_bf16(parts[0][i]) : unpack_half(parts[0][i]);
+          parts[0][i] = T::kMamba ? pack_bf16(pair.x * back, pair.y * back)
+                                  : pack_half(pair.x * back, pair.y * back);
+        }
       }
     }
     if (!__any_sync(kFull, again)) break;
@@ -314,7 +324,8 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float de
     // As the CPU's: to seventeen bits, so that q * scale is exact in fp32 and the scale of the row
     // so given is the same again; zero below 2^-100; NaN where the row is not finite.
     const bool zero = largest[half] * unit[half] < 0x1p-100f;
-    const __half quanta = __float2half_rn(zero ? 0.0f : 127.0f * reciprocal(largest[half]));
+    const float steps = fminf(127.0f * reciprocal(largest[half]), 65504.0f);  // of a unit
+    const __half quanta = __float2half_rn(zero ? 0.0f : largest[half] > 0 ? steps : largest[half]);
     const float full = unit[half] * reciprocal(__half2float(quanta));
     const float split = full * 129.0f;
     const float step = zero ? 0.0f : split - (split - full);

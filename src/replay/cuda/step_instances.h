@@ -13,6 +13,7 @@ struct StepInstance {
   int value_dim, key_dim;
   int rows;     // state rows of a block: whole heads of one key head, or a part of one
   bool single;  // serves windows of one token only
+  bool few;     // for launches that another's blocks would not fill the GPU with; the same bits
   void (*step)(const StepArgs& args, const Problem& problem, bool early, cudaStream_t stream);
   void (*sweep)(const StepArgs& args, const Problem& problem, cudaStream_t stream);
 };
