@@ -13,12 +13,19 @@ reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT
 mkdir -p "$results"
 shopt -s nullglob
+# All at once: most of their time is the CPU's, which computes what to expect.
 for binary in "$build"/tests/*_cuda_test; do
   name=$(basename "$binary")
-  echo "== $name"
-  "$binary" --gtest_brief=1 --gtest_output="json:$reports/$name.json" "$@"
-  code=$?
-  # A binary that died leaves no report or a broken one: the summary counts it as failed.
-  [ -s "$reports/$name.json" ] && [ $code -le 1 ] || echo "{\"crashed\": $code}" > "$reports/$name.json"
+  {
+    "$binary" --gtest_brief=1 --gtest_output="json:$reports/$name.json" "$@" \
+      > "$reports/$name.log" 2>&1
+    code=$?
+    # A binary that died leaves no report or a broken one: the summary counts it as failed.
+    [ -s "$reports/$name.json" ] && [ $code -le 1 ] ||
+      echo "{\"crashed\": $code}" > "$reports/$name.json"
+    echo "== $name"
+    cat "$reports/$name.log"
+  } &
 done
+wait
 tools/gpu_test_report.py --build "$build" --out "$results/h200_tests.json" "$reports"
