@@ -275,8 +275,15 @@ void Bench::experts() {
                                  shape.n_in};
         const ops::Matrix y{halves(rows * shape.n_out), DType::kBF16, rows, shape.n_out,
                             shape.n_out};
-        const double us =
-            time_us(4, [&](int) { ops::cuda::expert_linear(context, experts, begin, x, y); });
+        const double us = time_us(4, [&](int) {
+          if (type == WeightType::kBF16) {
+            ops::cuda::expert_linear(context, experts, begin, x, y);
+            return;
+          }
+          const auto quantised = ops::cuda::quantised_at(workspace_, rows, shape.n_in);
+          ops::cuda::quantise(context, type, x, quantised);
+          ops::cuda::expert_linear(context, experts, begin, quantised, y);
+        });
         const double used = static_cast<double>(std::min<int64_t>(rows, shape.n_experts)) /
                             shape.n_experts * ops::cuda::weight_bytes(type, 1, elements);
         print(concat("experts ", shape.name, " tokens ", tokens,

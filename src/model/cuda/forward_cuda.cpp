@@ -108,6 +108,7 @@ ForwardCuda::ForwardCuda(const ModelCuda& model, const ForwardCudaLimits& limits
     }
   }
   const int64_t tokens = limits.max_tokens, hidden = model.spec().hidden;
+  if (moe_) branch_workspace_ = arena.take("scratch", dev::CudaContext::kWorkspaceBytes);
   residual_ = arena.take_as<float>("scratch", tokens * hidden);
   normed_ = arena.take("scratch", tokens * hidden * 2);
   wide_ = arena.take("scratch", tokens * widths.wide * 2);
@@ -129,6 +130,7 @@ void ForwardCuda::prepare(const dev::CudaContext& context) {
     const RopeCuda& rope = model_.ropes[i];
     dev::rope_frequencies(context, rope.rotary_dims, rope.theta, frequencies_[i]);
   }
+  if (moe_) branch_ = std::make_unique<BranchCuda>(context, branch_workspace_);
   check_cuda(cudaMemset(n_saturated_, 0, sizeof *n_saturated_), "cudaMemset");
 }
 
@@ -199,8 +201,8 @@ void ForwardCuda::run(const dev::CudaContext& context, const PassCuda& pass, Sta
       } else if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) {
         run_mixer(call, *mlp, std::get<MlpWeightsCuda>(w.mixer));
       } else {
-        run_moe(context, std::get<MoeSpec>(mixer), std::get<MoeWeightsCuda>(w.mixer), *moe_,
-                expert_rows_[n_moe++].first, call.in, call.residual, call.has(kWeightsPart),
+        run_moe(context, *branch_, std::get<MoeSpec>(mixer), std::get<MoeWeightsCuda>(w.mixer),
+                *moe_, expert_rows_[n_moe++].first, call.in, call.residual, call.has(kWeightsPart),
                 call.has(kRestPart));
       }
     }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "model/cuda/branch_cuda.h"
 #include "model/cuda/model_cuda.h"
 #include "model/cuda/moe_cuda.h"
 #include "ops/cuda/attention_cuda.h"
@@ -63,7 +65,7 @@ class ForwardCuda {
   // Takes scratch (with an arena that counts, run() must not be called). The model must outlive it.
   ForwardCuda(const ModelCuda& model, const ForwardCudaLimits& limits, DeviceArena& arena);
 
-  // Once, before the first pass: what the scratch must hold.
+  // Once, before the first pass: what the scratch must hold. The context must outlive the last.
   void prepare(const ops::cuda::CudaContext& context);
   // Launches the pass; logits() hold its logits [n_logits, vocab] then. Commits nothing.
   void run(const ops::cuda::CudaContext& context, const PassCuda& pass, StatePoolCuda& pools);
@@ -100,6 +102,8 @@ class ForwardCuda {
   std::vector<double*> frequencies_;  // one a rope
   std::vector<float*> angles_;
   std::optional<MoeScratchCuda> moe_;
+  void* branch_workspace_ = nullptr;
+  std::unique_ptr<BranchCuda> branch_;  // with mixtures
   struct ExpertRows {
     int32_t n_experts;
     int32_t* first;  // run_moe()'s

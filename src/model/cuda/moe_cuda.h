@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/cuda/device.h"
+#include "model/cuda/branch_cuda.h"
 #include "model/cuda/weights_cuda.h"
 #include "model/spec.h"
 #include "ops/cuda/context_cuda.h"
@@ -15,7 +16,7 @@ namespace replayssm {
 struct MoeScratchCuda {
   float *logits = nullptr, *weights = nullptr;
   int32_t *experts = nullptr, *row = nullptr;
-  void *spread = nullptr, *inner = nullptr, *y = nullptr;                // bf16
+  void *spread = nullptr, *inner = nullptr, *y = nullptr;                // bf16, or quantised
   void *latent = nullptr, *shared_inner = nullptr, *shared_y = nullptr;  // bf16
   float *out = nullptr, *latent_sum = nullptr, *shared_out = nullptr;
 
@@ -23,9 +24,9 @@ struct MoeScratchCuda {
 };
 
 // Adds the mixer's output to the residual stream. in: bf16 [tokens, hidden]. first [n_experts + 1]:
-// the layer's own, so that it tells after the pass how the rows went to the experts. `products` and
-// `others`: which launches are made, for timing.
-void run_moe(const ops::cuda::CudaContext& context, const MoeSpec& spec,
+// the layer's own, so that it tells after the pass how the rows went to the experts. A shared
+// expert runs on the branch. `products` and `others`: which launches are made, for timing.
+void run_moe(const ops::cuda::CudaContext& context, BranchCuda& branch, const MoeSpec& spec,
              const MoeWeightsCuda& weights, const MoeScratchCuda& scratch, int32_t* first,
              ops::ConstMatrix in, ops::Matrix residual, bool products, bool others);
 

@@ -6,7 +6,6 @@
 // the lanes' 16-byte pieces as they stand: lane 4 g + c holds bytes [16 c, 16 c + 16) of 64 of row
 // g, which makes it hold other inputs than the instruction's table says, but the same ones of both.
 #include "ops/cuda/device.cuh"
-#include "ops/cuda/experts_fp8_cuda.h"
 #include "ops/cuda/moe_cuda.h"
 
 namespace replayssm::ops::cuda {
@@ -107,27 +106,15 @@ __global__ void __launch_bounds__(kThreads, 4) experts_kernel(const __grid_const
 void expert_linear(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
                    ConstMatrix x, Matrix y) {
   const LinearCuda& w = experts.stack;
-  const bool fp8 = w.type == WeightType::kFp8Row || w.type == WeightType::kFp8Block;
   REPLAYSSM_CHECK(x.rows == y.rows && x.cols == w.n_in && y.cols == w.n_out, "x ", x.rows, " x ",
                   x.cols, ", y ", y.rows, " x ", y.cols, ", weight ", w.n_out, " x ", w.n_in);
-  REPLAYSSM_CHECK(w.type != WeightType::kF32 && w.n_in % (fp8 ? 16 : 32) == 0 &&
-                      (fp8 || w.n_out % kOutputs == 0),
+  REPLAYSSM_CHECK(w.type == WeightType::kBF16 && w.n_in % 32 == 0 && w.n_out % kOutputs == 0,
                   "experts of ", w.n_out, " x ", w.n_in);
   REPLAYSSM_CHECK(x.dtype == DType::kBF16 && in_pieces(x) && is_activation(y.dtype),
                   dtype_name(x.dtype), " to ", dtype_name(y.dtype),
                   ", or rows that are not aligned");
   REPLAYSSM_CHECK(experts.n_experts <= kMaxExperts, experts.n_experts, " experts");
   if (y.rows == 0) return;
-  if (fp8) {
-    const int64_t x_bytes = (x.rows * w.n_in + 255) / 256 * 256;
-    REPLAYSSM_CHECK(x_bytes + x.rows * fp8_scale_stride(w.n_in) * 4 <= CudaContext::kWorkspaceBytes,
-                    x.rows, " rows of ", w.n_in);
-    auto* const data = static_cast<uint8_t*>(context.workspace());
-    const Quantised quantised{data, reinterpret_cast<float*>(data + x_bytes), x.rows};
-    quantise(context, w.type, x, quantised);
-    expert_linear_fp8(context, experts, first, quantised, y);
-    return;
-  }
   Args args = {};
   args.weight = static_cast<const uint8_t*>(w.weight);
   args.n_out = w.n_out;

@@ -7,8 +7,10 @@
 // inputs are folded in fp32, with a block's scales if it has them: the tensor cores keep few bits
 // of long sums.
 #include "ops/cuda/device.cuh"
-#include "ops/cuda/experts_fp8_cuda.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/linear_fp8_cuda.h"
+#include "ops/cuda/moe_cuda.h"
+#include "ops/cuda/tensor_map_cuda.h"
 
 namespace replayssm::ops::cuda {
 namespace {
@@ -33,12 +35,22 @@ struct Args {
   int64_t scales_an_expert, scale_stride;
   int32_t n_experts;
   int64_t n_out, n_in;
-  const int32_t* first;
+  const int32_t* first;  // null: one expert, of all rows
+  int32_t rows;
+  int32_t part_rows;  // of an item, at most: kRows or fewer
   const float* x_scales;
   int64_t x_rows;
   void* y;
   DType y_dtype;
   int64_t y_stride;
+};
+
+__device__ __forceinline__ int32_t first_row(const Args& args, int32_t e) {
+  return args.first == nullptr ? e * args.rows : args.first[e];
+}
+
+struct Maps {
+  CUtensorMap weight, x;
 };
 
 struct Stage {
@@ -56,7 +68,7 @@ struct Item {
   int32_t tile;
   int32_t row, n;  // rows [row, row + n) of x
   int columns;     // 8, 16, 32 or 64
-  bool whole;      // both warpgroups have outputs
+  int groups;      // warpgroups that have outputs
 };
 
 // Where a role stands in the ring.
@@ -70,7 +82,7 @@ struct Turn {
   }
 };
 
-// The items of a launch: an expert's rows in parts of kRows, and of each part all tiles of outputs.
+// The items of a launch: an expert's rows in parts, and of each part all tiles of outputs.
 class Items {
  public:
   // One warp; part: shared, [n_experts + 1].
@@ -112,16 +124,18 @@ class Items {
     Item item;
     item.expert = e;
     item.tile = static_cast<int32_t>(i % n_tiles_);
-    item.row = args_.first[e] + (at - part_[e]) * kRows;
-    item.n = min(args_.first[e + 1] - item.row, kRows);
+    item.row = first_row(args_, e) + (at - part_[e]) * args_.part_rows;
+    item.n = min(first_row(args_, e + 1) - item.row, args_.part_rows);
     item.columns = item.n <= 8 ? 8 : item.n <= 16 ? 16 : item.n <= 32 ? 32 : 64;
-    item.whole = item.tile * kTile + kOutputs < args_.n_out;
+    const int64_t outputs = args_.n_out - int64_t{item.tile} * kTile;
+    item.groups = static_cast<int>(min((outputs + kOutputs - 1) / kOutputs, int64_t{kGroups}));
     return item;
   }
 
  private:
   static __device__ int32_t parts_of(const Args& args, int32_t e) {
-    return (args.first[e + 1] - args.first[e] + kRows - 1) / kRows;
+    const int32_t n = first_row(args, e + 1) - first_row(args, e);
+    return (n + args.part_rows - 1) / args.part_rows;
   }
 
   const Args& args_;
@@ -135,25 +149,23 @@ __device__ int32_t n_steps(const Args& args) {
 }
 
 // One thread.
-__device__ void fetch(const Args& args, const Items& items, const CUtensorMap* weight,
-                      const CUtensorMap* x, Shared& shared) {
+__device__ void fetch(const Args& args, const Items& items, const Maps& maps, Shared& shared) {
   Turn turn;
   for (int64_t i = blockIdx.x; i < items.size(); i += gridDim.x) {
     const Item item = items[i];
     const int32_t output = static_cast<int32_t>(item.expert * args.n_out) + item.tile * kTile;
-    const int n_halves = item.whole ? 2 : 1;
-    const auto bytes = static_cast<uint32_t>((n_halves * kOutputs + item.columns) * kDepth);
+    const auto bytes = static_cast<uint32_t>((item.groups * kOutputs + item.columns) * kDepth);
     for (int32_t k = 0; k < n_steps(args); ++k) {
       Stage& stage = shared.stages[turn.stage];
       uint64_t* const full = &shared.full[turn.stage];
       barrier_wait(&shared.empty[turn.stage], turn.phase ^ 1);
       barrier_expect(full, bytes);
-      for (int h = 0; h < n_halves; ++h) {
-        copy_box(stage.weight + h * kOutputs * kDepth, weight, k * kDepth, output + h * kOutputs,
-                 full);
+      for (int h = 0; h < item.groups; ++h) {
+        copy_box(stage.weight + h * kOutputs * kDepth, &maps.weight, k * kDepth,
+                 output + h * kOutputs, full);
       }
       for (int r = 0; r < item.columns; r += kBoxRows) {
-        copy_box(stage.x + r * kDepth, x, k * kDepth, item.row + r, full);
+        copy_box(stage.x + r * kDepth, &maps.x, k * kDepth, item.row + r, full);
       }
       turn.next();
     }
@@ -167,19 +179,23 @@ __device__ void multiply(const Args& args, const Item& item, int group, Shared& 
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
   const int g = lane / 4, c = lane % 4;
   const float* const scales = args.scales + item.expert * args.scales_an_expert;
-  // Columns that have no row repeat the last one's scale; what comes of them is not stored.
-  const auto row_of = [&](int j, int i) { return item.row + min(8 * j + 2 * c + i, item.n - 1); };
   const int32_t steps = n_steps(args);
+  constexpr bool kAhead = kN < 64;  // for which there are registers
   float sum[kN / 2] = {};
   static_assert(kTile == kFp8Block && kDepth == kFp8Block);
-  for (int32_t k = 0; k < steps; ++k) {
-    float factor[kN / 4];  // asked for before it is waited for the stage
-    if constexpr (kBlocks) {
-      const float* const x_scales = args.x_scales + k * args.x_rows;
+  // Columns that have no row repeat the last one's scale; what comes of them is not stored.
+  const auto row_of = [&](int j, int i) { return item.row + min(8 * j + 2 * c + i, item.n - 1); };
+  float next[kN / 4] = {}, next_scale = 1.0f;  // of the step that comes
+  const auto ask = [&](int32_t k) {
+    if constexpr (!kBlocks) return;
+    next_scale = scales[item.tile * args.scale_stride + k];
 #pragma unroll
-      for (int j = 0; j < kN / 4; ++j) factor[j] = x_scales[row_of(j / 2, j % 2)];
-    }
-    const float scale = kBlocks ? scales[item.tile * args.scale_stride + k] : 1.0f;
+    for (int j = 0; j < kN / 4; ++j)
+      next[j] = args.x_scales[k * args.x_rows + row_of(j / 2, j % 2)];
+  };
+  if (kAhead) ask(0);
+  for (int32_t k = 0; k < steps; ++k) {
+    if (!kAhead) ask(k);
     Stage& stage = shared.stages[turn.stage];
     const uint64_t a = matrix_of(stage.weight + group * kOutputs * kDepth);
     const uint64_t b = matrix_of(stage.x);
@@ -194,9 +210,13 @@ __device__ void multiply(const Args& args, const Item& item, int group, Shared& 
     products_end();
     if (lane == 0) barrier_arrive(&shared.empty[turn.stage]);
     turn.next();
+    float factor[kN / 4];
+#pragma unroll
+    for (int j = 0; j < kN / 4; ++j) factor[j] = kBlocks ? next_scale * next[j] : 1.0f;
+    if (kAhead && k + 1 < steps) ask(k + 1);
 #pragma unroll
     for (int j = 0; j < kN / 2; ++j) {
-      sum[j] = __fmaf_rn(part[j], kBlocks ? scale * factor[j / 4 * 2 + j % 2] : 1.0f, sum[j]);
+      sum[j] = __fmaf_rn(part[j], factor[j / 4 * 2 + j % 2], sum[j]);
     }
   }
   const int64_t output = int64_t{item.tile} * kTile + group * kOutputs + thread / 32 * 16 + g;
@@ -214,7 +234,7 @@ __device__ void multiply(const Args& args, const Item& item, int group, Shared& 
   }
 }
 
-// The other warpgroup's item alone.
+// An item of other warpgroups alone.
 __device__ void pass_by(const Args& args, Shared& shared, Turn& turn) {
   for (int32_t k = 0; k < n_steps(args); ++k) {
     barrier_wait(&shared.full[turn.stage], turn.phase);
@@ -225,9 +245,7 @@ __device__ void pass_by(const Args& args, Shared& shared, Turn& turn) {
 
 template <bool kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    experts_fp8_kernel(const __grid_constant__ Args args,
-                       const __grid_constant__ CUtensorMap weight,
-                       const __grid_constant__ CUtensorMap x) {
+    experts_fp8_kernel(const __grid_constant__ Args args, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   auto* const part = reinterpret_cast<int32_t*>(memory + sizeof(Shared));
@@ -245,13 +263,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const Items items(args, part);
   const int group = static_cast<int>(threadIdx.x) / 128;
   if (group == kGroups) {
-    if (threadIdx.x % 32 == 0) fetch(args, items, &weight, &x, shared);
+    if (threadIdx.x % 32 == 0) fetch(args, items, maps, shared);
     return;
   }
   Turn turn;
   for (int64_t i = blockIdx.x; i < items.size(); i += gridDim.x) {
     const Item item = items[i];
-    if (group > 0 && !item.whole) {
+    if (group >= item.groups) {
       pass_by(args, shared, turn);
     } else if (item.columns == 8) {
       multiply<kBlocks, 8>(args, item, group, shared, turn);
@@ -265,34 +283,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   }
 }
 
-}  // namespace
-
-CUtensorMap byte_map(const void* data, int64_t width, int64_t rows, int32_t box_rows) {
-  static const auto encode = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found,
-                                                               12000, cudaEnableDefault, &result);
-    if (error != cudaSuccess || found == nullptr) fail("cuTensorMapEncodeTiled: not in the driver");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
-  }();
-  CUtensorMap map;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(width)};
-  const cuuint32_t box[] = {128, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(data), sizes, strides, box,
-             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  REPLAYSSM_CHECK(result == CUDA_SUCCESS, "map of ", rows, " rows of ", width,
-                  " bytes: ", static_cast<int>(result));
-  return map;
-}
-
-void expert_linear_fp8(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
-                       const Quantised& x, Matrix y) {
+void launch(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
+            const Quantised& x, Matrix y, int32_t part_rows) {
   const LinearCuda& w = experts.stack;
   const bool blocks = w.type == WeightType::kFp8Block;
+  REPLAYSSM_CHECK((blocks || w.type == WeightType::kFp8Row) && w.n_in % 16 == 0, "experts of ",
+                  w.n_out, " x ", w.n_in);
+  REPLAYSSM_CHECK(y.rows <= x.rows && y.cols == w.n_out && is_activation(y.dtype), "x ", x.rows,
+                  " rows, y ", y.rows, " x ", y.cols, ", weight ", w.n_out, " x ", w.n_in);
+  REPLAYSSM_CHECK(experts.n_experts <= kMaxExperts, experts.n_experts, " experts");
+  if (y.rows == 0) return;
   Args args = {};
   args.scales = w.scales;
   args.scale_stride = fp8_scale_stride(w.n_in);
@@ -302,22 +302,38 @@ void expert_linear_fp8(const CudaContext& context, const ExpertsCuda& experts, c
   args.n_out = w.n_out;
   args.n_in = w.n_in;
   args.first = first;
+  args.rows = static_cast<int32_t>(y.rows);
+  args.part_rows = part_rows;
   args.x_scales = x.scales;
   args.x_rows = x.rows;
   args.y = y.data;
   args.y_dtype = y.dtype;
   args.y_stride = y.stride;
-  const CUtensorMap weight_map = byte_map(w.weight, w.n_in, experts.n_experts * w.n_out, kOutputs);
-  const CUtensorMap x_map = byte_map(x.data, w.n_in, x.rows, kBoxRows);
-  const int64_t parts = std::min<int64_t>(experts.n_experts, y.rows) + y.rows / kRows;
+  Maps maps = {};
+  maps.weight = byte_map(w.weight, w.n_in, experts.n_experts * w.n_out, kOutputs);
+  maps.x = byte_map(x.data, w.n_in, x.rows, kBoxRows);
+  const int64_t parts = std::min<int64_t>(experts.n_experts, y.rows) + y.rows / part_rows;
   const int64_t items = parts * ((w.n_out + kTile - 1) / kTile);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(items, kBlocksPerSm * context.n_sms()));
   const auto bytes = sizeof(Shared) + (static_cast<size_t>(experts.n_experts) + 1) * 4;
   auto* const kernel = blocks ? experts_fp8_kernel<true> : experts_fp8_kernel<false>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(sizeof(Shared)) + (kMaxExperts + 1) * 4);
-  kernel<<<grid, kThreads, bytes, context.stream()>>>(args, weight_map, x_map);
+  kernel<<<grid, kThreads, bytes, context.stream()>>>(args, maps);
+}
+
+}  // namespace
+
+void expert_linear(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
+                   const Quantised& x, Matrix y) {
+  launch(context, experts, first, x, y, kRows);
   check_launch("expert_linear");
+}
+
+void linear_fp8_narrow(const CudaContext& context, const LinearCuda& weight, const Quantised& x,
+                       Matrix y) {
+  launch(context, {weight, 1}, nullptr, x, y, /*part_rows=*/16);
+  check_launch("linear");
 }
 
 }  // namespace replayssm::ops::cuda

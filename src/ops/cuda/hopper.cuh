@@ -98,8 +98,4 @@ __device__ __forceinline__ void multiply_e4m3<64>(float (&d)[32], uint64_t a, ui
       : "l"(a), "l"(b), "r"(static_cast<int>(add)));
 }
 
-// Rows of `width` bytes, row r at `data + r * width`, in boxes of 128 bytes by box_rows rows. width
-// is a multiple of 16, as data is.
-CUtensorMap byte_map(const void* data, int64_t width, int64_t rows, int32_t box_rows);
-
 }  // namespace replayssm::ops::cuda

@@ -275,12 +275,9 @@ void run_product(const CudaContext& context, const LinearCuda& weight, const Pro
   check(Product(weight, x, y.dtype, y.stride).run(context, algo, y.data, accumulate), "linear");
 }
 
-// Of `rows` rows, with zeros up to a multiple of four.
 Quantised quantised(const CudaContext& context, const LinearCuda& weight, ConstMatrix x) {
-  const int64_t rows = (x.rows + 3) / 4 * 4;
-  auto* const data = static_cast<uint8_t*>(context.workspace()) + LinearPlans::kProductBytes;
-  auto* const scales = reinterpret_cast<float*>(data + (rows * weight.n_in + 255) / 256 * 256);
-  const Quantised out{data, scales, rows};
+  char* const memory = static_cast<char*>(context.workspace()) + LinearPlans::kProductBytes;
+  const Quantised out = quantised_at(memory, x.rows, weight.n_in);
   quantise(context, weight.type, x, out);
   return out;
 }
@@ -291,11 +288,24 @@ void run_quantised(const CudaContext& context, const LinearCuda& weight, ConstMa
   run_product(context, weight, {q.data, q.scales, q.rows, weight.n_in}, y, accumulate);
 }
 
+// Rows that fit the workspace at once: x and its scales, which are fewer bytes than x by far.
+int64_t quantised_rows(const LinearCuda& weight) {
+  return LinearPlans::kQuantisedBytes / (weight.n_in + weight.n_in / 16 + 64) / 4 * 4;
+}
+
+void run_narrow(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y) {
+  const int64_t fit = quantised_rows(weight);
+  for (int64_t first = 0; first < y.rows; first += fit) {
+    const int64_t n = std::min(fit, y.rows - first);
+    linear_fp8_narrow(context, weight, quantised(context, weight, x.slice_rows(first, n)),
+                      y.slice_rows(first, n));
+  }
+}
+
 // Products take multiples of four rows; the rest of them goes by way of the workspace.
 void run_fp8(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
              bool accumulate) {
-  // x and its scales, which are fewer bytes than x by far.
-  const int64_t fit = LinearPlans::kQuantisedBytes / (weight.n_in + weight.n_in / 16 + 64) / 4 * 4;
+  const int64_t fit = quantised_rows(weight);
   const int64_t whole = y.rows / 4 * 4;
   for (int64_t first = 0; first < whole; first += fit) {
     const int64_t n = std::min(fit, whole - first);
@@ -341,6 +351,8 @@ void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x,
                   ", rows that are not aligned");
   if (fp8 && one_row) {
     linear_fp8_one_row(context, weight, quantised(context, weight, x), y, accumulate);
+  } else if (fp8 && weight.n_out <= kNarrow && !accumulate) {
+    run_narrow(context, weight, x, y);
   } else if (fp8) {
     run_fp8(context, weight, x, y, accumulate);
   } else if (pieces && one_row) {

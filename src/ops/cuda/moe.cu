@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/moe_cuda.h"
 
@@ -52,11 +54,15 @@ struct RouteArgs {
   float* weights;
 };
 
-// A warp a token. Values stand in shared memory: [n_experts], then [n_groups].
+// A warp a token. Shared memory: values [n_experts], sums [n_groups], scores [top_k], chosen
+// [top_k].
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteArgs args) {
   extern __shared__ double values[];
   const Router& router = args.router;
   const int lane = static_cast<int>(threadIdx.x), n = router.n_experts;
+  double* const sums = values + n;
+  double* const scores = sums + router.n_groups;
+  auto* const chosen = reinterpret_cast<int32_t*>(scores + router.top_k);
   const float* const logits = args.logits + int64_t{blockIdx.x} * args.stride;
   int32_t* const experts = args.experts + int64_t{blockIdx.x} * router.top_k;
   float* const weights = args.weights + int64_t{blockIdx.x} * router.top_k;
@@ -71,7 +77,6 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
   }
   __syncwarp();
   if (router.n_groups > 1) {
-    double* const sums = values + n;
     const int length = n / router.n_groups;
     for (int g = 0; g < router.n_groups; ++g) {
       const Choice one = best_after(values, g * length, (g + 1) * length, before_all());
@@ -93,14 +98,20 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     __syncwarp();
   }
   Choice last = before_all();
-  double top = 0.0, all = 1.0, sum = 0.0;
   for (int i = 0; i < router.top_k; ++i) {
     last = best_after(values, 0, n, last);
-    if (lane == 0) experts[i] = last.index;
-    const double logit = static_cast<double>(logits[last.index]);
-    if (i == 0) top = logit;
-    sum += sigmoids ? sigmoid_of(logit) : exp(logit - top);
+    if (lane == 0) chosen[i] = last.index;
   }
+  __syncwarp();
+  const double top = static_cast<double>(logits[chosen[0]]);
+  for (int i = lane; i < router.top_k; i += 32) {
+    const double logit = static_cast<double>(logits[chosen[i]]);
+    scores[i] = sigmoids ? sigmoid_of(logit) : exp(logit - top);
+    experts[i] = chosen[i];
+  }
+  __syncwarp();
+  double all = 1.0, sum = 0.0;
+  for (int i = 0; i < router.top_k; ++i) sum += scores[i];
   if (!sigmoids && !router.renormalise) {
     all = 0.0;
     for (int e = lane; e < n; e += 32) all += exp(static_cast<double>(logits[e]) - top);
@@ -110,28 +121,27 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
   }
   const double scale = static_cast<double>(router.scale);
   const double factor = router.renormalise ? scale / (sum + 1e-20) : scale;
-  __syncwarp();
   for (int i = lane; i < router.top_k; i += 32) {
-    const double logit = static_cast<double>(logits[experts[i]]);
-    const double score = sigmoids ? sigmoid_of(logit) : exp(logit - top) / all;
-    weights[i] = static_cast<float>(score * factor);
+    weights[i] = static_cast<float>(scores[i] / all * factor);
   }
 }
 
 // A warp an expert: it counts the choices of lower experts, then numbers its own in order.
 __global__ void __launch_bounds__(kThreads)
-    sort_kernel(const int32_t* experts, int64_t n, int32_t n_experts, int32_t* first,
-                int32_t* row) {
+    sort_kernel(const int32_t* __restrict__ experts, int64_t n, int32_t n_experts,
+                int32_t* __restrict__ first, int32_t* __restrict__ row) {
   const int32_t e =
       static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int32_t>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (e > n_experts) return;
   int32_t at = 0;
+#pragma unroll 8
   for (int64_t i = lane; i < n; i += 32) at += experts[i] < e ? 1 : 0;
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) at += __shfl_xor_sync(~0u, at, offset);
   if (lane == 0) first[e] = at;
   if (e == n_experts) return;
+#pragma unroll 8
   for (int64_t i = lane; i - lane < n; i += 32) {
     const bool mine = i < n && experts[i] == e;
     const uint32_t all = __ballot_sync(~0u, mine);
@@ -151,6 +161,7 @@ struct RowsArgs {
   int64_t y_stride;
   int64_t rows, cols;
   bool accumulate;
+  SharedOutput shared;
 };
 
 // Sixteen bytes a thread.
@@ -162,28 +173,41 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
   (static_cast<uint4*>(args.y) + args.row[r] * args.y_stride)[c] = x[c];
 }
 
+// Columns [c, c + kN) a thread; kN 4: in 16-byte pieces.
+template <int kN>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ RowsArgs args) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= args.rows * args.cols) return;
-  const int64_t t = i / args.cols, c = i % args.cols;
+  using Piece = std::conditional_t<kN == 4, float4, float>;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, pieces = args.cols / kN;
+  if (i >= args.rows * pieces) return;
+  const int64_t t = i / pieces, c = i % pieces * kN;
   const auto* const x = static_cast<const float*>(args.x);
-  float sum = 0.0f;
+  float sum[kN] = {};
   for (int32_t k = 0; k < args.top_k; ++k) {
     const int64_t choice = t * args.top_k + k;
-    sum = __fmaf_rn(args.weights[choice], x[args.row[choice] * args.x_stride + c], sum);
+    const float weight = args.weights[choice];
+    const Piece piece = *reinterpret_cast<const Piece*>(x + args.row[choice] * args.x_stride + c);
+    const auto* const values = reinterpret_cast<const float*>(&piece);
+#pragma unroll
+    for (int j = 0; j < kN; ++j) sum[j] = __fmaf_rn(weight, values[j], sum[j]);
   }
-  float* const y = static_cast<float*>(args.y) + t * args.y_stride + c;
-  *y = args.accumulate ? *y + sum : sum;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    gated_kernel(const float* gate, int64_t gate_stride, const __grid_constant__ RowsArgs args) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= args.rows * args.cols) return;
-  const int64_t t = i / args.cols, c = i % args.cols;
-  float* const y = static_cast<float*>(args.y) + t * args.y_stride + c;
-  const float x = static_cast<const float*>(args.x)[t * args.x_stride + c];
-  *y = __fmaf_rn(sigmoid(gate[t * gate_stride]), x, *y);
+  auto* const y = reinterpret_cast<Piece*>(static_cast<float*>(args.y) + t * args.y_stride + c);
+  Piece piece = args.accumulate ? *y : Piece{};
+  auto* const values = reinterpret_cast<float*>(&piece);
+#pragma unroll
+  for (int j = 0; j < kN; ++j) values[j] = args.accumulate ? values[j] + sum[j] : sum[j];
+  if (args.shared.x.data != nullptr) {
+    const ConstMatrix gate = args.shared.gate;
+    const float factor = gate.data == nullptr
+                             ? 1.0f
+                             : sigmoid(static_cast<const float*>(gate.data)[t * gate.stride]);
+    const Piece other = *reinterpret_cast<const Piece*>(
+        static_cast<const float*>(args.shared.x.data) + t * args.shared.x.stride + c);
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      values[j] = __fmaf_rn(factor, reinterpret_cast<const float*>(&other)[j], values[j]);
+    }
+  }
+  *y = piece;
 }
 
 }  // namespace
@@ -200,11 +224,12 @@ void route(const CudaContext& context, const Router& router, ConstMatrix logits,
   REPLAYSSM_CHECK(router.bias == nullptr || router.score == RouterScore::kSigmoid,
                   "a softmax bias");
   if (logits.rows == 0) return;
-  const auto bytes =
-      (static_cast<size_t>(router.n_experts) + static_cast<size_t>(router.n_groups)) *
-      sizeof(double);
+  const auto doubles = static_cast<size_t>(router.n_experts) +
+                       static_cast<size_t>(router.n_groups) + static_cast<size_t>(router.top_k);
+  const size_t bytes =
+      doubles * sizeof(double) + static_cast<size_t>(router.top_k) * sizeof(int32_t);
   cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       2 * kMaxExperts * static_cast<int>(sizeof(double)));
+                       kMaxExperts * (3 * static_cast<int>(sizeof(double)) + 4));
   route_kernel<<<static_cast<unsigned>(logits.rows), 32, bytes, context.stream()>>>(
       {router, static_cast<const float*>(logits.data), logits.stride, experts, weights});
   check_launch("route");
@@ -233,27 +258,26 @@ void spread_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, 
 }
 
 void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, const float* weights,
-              int32_t top_k, Matrix y, bool accumulate) {
+              int32_t top_k, Matrix y, bool accumulate, const SharedOutput& shared) {
   REPLAYSSM_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32 && x.cols == y.cols &&
                       x.rows == y.rows * top_k,
                   "x ", x.rows, " x ", x.cols, ", y ", y.rows, " x ", y.cols);
+  const bool with_shared = shared.x.data != nullptr, gated = shared.gate.data != nullptr;
+  REPLAYSSM_CHECK(!with_shared || (shared.x.dtype == DType::kF32 && shared.x.rows == y.rows &&
+                                   shared.x.cols == y.cols),
+                  "shared ", shared.x.rows, " x ", shared.x.cols);
+  REPLAYSSM_CHECK(!gated || (shared.gate.dtype == DType::kF32 && shared.gate.rows == y.rows &&
+                             shared.gate.cols == 1),
+                  "gate ", shared.gate.rows, " x ", shared.gate.cols);
   if (y.rows == 0) return;
-  const RowsArgs args{x.data, x.dtype,  x.stride, row,    weights,   top_k,
-                      y.data, y.stride, y.rows,   y.cols, accumulate};
-  sum_kernel<<<blocks_for(y.rows * y.cols, kThreads), kThreads, 0, context.stream()>>>(args);
+  const RowsArgs args{x.data, x.dtype,  x.stride, row,    weights,    top_k,
+                      y.data, y.stride, y.rows,   y.cols, accumulate, shared};
+  const bool pieces =
+      in_pieces(x) && in_pieces(ConstMatrix(y)) && (!with_shared || in_pieces(shared.x));
+  auto* const kernel = pieces ? sum_kernel<4> : sum_kernel<1>;
+  const int64_t threads = y.rows * y.cols / (pieces ? 4 : 1);
+  kernel<<<blocks_for(threads, kThreads), kThreads, 0, context.stream()>>>(args);
   check_launch("sum_rows");
-}
-
-void add_gated(const CudaContext& context, ConstMatrix gate, ConstMatrix x, Matrix y) {
-  REPLAYSSM_CHECK(gate.dtype == DType::kF32 && x.dtype == DType::kF32 && y.dtype == DType::kF32 &&
-                      gate.rows == y.rows && gate.cols == 1 && x.rows == y.rows && x.cols == y.cols,
-                  "x ", x.rows, " x ", x.cols, ", gate ", gate.rows, " x ", gate.cols);
-  if (y.rows == 0) return;
-  const RowsArgs args{x.data, x.dtype,  x.stride, nullptr, nullptr, 1,
-                      y.data, y.stride, y.rows,   y.cols,  true};
-  gated_kernel<<<blocks_for(y.rows * y.cols, kThreads), kThreads, 0, context.stream()>>>(
-      static_cast<const float*>(gate.data), gate.stride, args);
-  check_launch("add_gated");
 }
 
 }  // namespace replayssm::ops::cuda

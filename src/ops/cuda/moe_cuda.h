@@ -6,6 +6,7 @@
 
 #include "ops/cuda/context_cuda.h"
 #include "ops/cuda/linear_cuda.h"
+#include "ops/cuda/quantise_cuda.h"
 #include "ops/matrix.h"
 #include "ops/moe.h"
 
@@ -22,13 +23,17 @@ void sort_by_expert(const CudaContext& context, const int32_t* experts, int64_t 
 void spread_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, int32_t top_k,
                  Matrix y);
 
-// y[t] = sum_i weights[t * top_k + i] * x[row[t * top_k + i]], in order, fp32; accumulate: added to
-// what y[t] holds, into the residual stream.
-void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, const float* weights,
-              int32_t top_k, Matrix y, bool accumulate = false);
+// What an expert that sees every token gives, fp32, times sigmoid(gate[t]), [tokens, 1], if there
+// is one.
+struct SharedOutput {
+  ConstMatrix x = {};
+  ConstMatrix gate = {};
+};
 
-// y[t] = y[t] + sigmoid(gate[t]) * x[t], all fp32.
-void add_gated(const CudaContext& context, ConstMatrix gate, ConstMatrix x, Matrix y);
+// y[t] = sum_i weights[t * top_k + i] * x[row[t * top_k + i]], in order, fp32; accumulate: added to
+// what y[t] holds, into the residual stream. At last the shared expert's, if there is one.
+void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, const float* weights,
+              int32_t top_k, Matrix y, bool accumulate = false, const SharedOutput& shared = {});
 
 // Expert e's weight [n_out, n_in] starts e * n_out * n_in elements in, its scales likewise: n_out
 // of them, or ceil(n_out / 128) * fp8_scale_stride(n_in).
@@ -37,9 +42,12 @@ struct ExpertsCuda {
   int32_t n_experts = 0;
 };
 
-// y[r] = weight[e] x[r] for the rows [first[e], first[e + 1]) of every expert e; x bf16, y bf16 or
-// fp32. A row's sum runs in one order whatever the number of rows, in both modes.
+// y[r] = weight[e] x[r] for the rows [first[e], first[e + 1]) of every expert e; x bf16, or, with
+// FP8 weights, quantised for their type; y bf16 or fp32. A row's sum runs in one order whatever the
+// number of rows, in both modes.
 void expert_linear(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
                    ConstMatrix x, Matrix y);
+void expert_linear(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
+                   const Quantised& x, Matrix y);
 
 }  // namespace replayssm::ops::cuda

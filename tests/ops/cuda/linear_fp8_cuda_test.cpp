@@ -27,8 +27,9 @@ TEST(LinearFp8Cuda, MatchesReference) {
   for (const Mode mode : {Mode::kFast, Mode::kExact}) {
     const Device device(mode);
     for (const WeightType type : kTypes) {
-      for (const int64_t rows : {1, 3, 4, 5, 8, 18, 64}) {
-        const Fp8Weight w(type, 256, 384);
+      for (const int64_t rows : {1, 3, 4, 5, 8, 18, 64, 65}) {
+        const bool narrow = rows == 65;
+        const Fp8Weight w(type, narrow ? 48 : 256, narrow ? 400 : 384);
         const DeviceFp8Weight dw(w);
         Tensor x(DType::kBF16, rows, w.n_in);
         x.fill(2, 3.0f);
@@ -71,26 +72,29 @@ TEST(LinearFp8Cuda, ExactRowsDoNotDependOnTheirNumber) {
   const Device device(Mode::kExact);
   constexpr int64_t kRows = 1024;
   for (const WeightType type : kTypes) {
-    const Fp8Weight w(type, 2560, 1024);
-    const DeviceFp8Weight dw(w);
-    Tensor x(DType::kBF16, kRows, w.n_in);
-    x.fill(2);
-    const DeviceTensor dx(x, Place::kPieces);
-    const auto run = [&](int64_t first, int64_t count) {
-      const DeviceTensor y = output(DType::kBF16, kRows, w.n_out, Place::kPieces);
-      linear(device.context(), dw.linear(), dx.matrix().slice_rows(first, count),
-             y.matrix().slice_rows(first, count));
-      return y.get();
-    };
-    Tensor all = run(0, kRows);
-    for (const int64_t count : {1, 2, 3, 4, 7, 16, 33, 64, 100, 257, 512, 1000}) {
-      Tensor some = run(0, count);
-      int64_t differ = 0;
-      for (int64_t r = 0; r < count; ++r) differ += same_row(some, r, all, r) ? 0 : 1;
-      EXPECT_EQ(differ, 0) << count << " rows, type " << static_cast<int>(type);
+    for (const int64_t n_out : {64, 2560}) {
+      const Fp8Weight w(type, n_out, 1024);
+      const DeviceFp8Weight dw(w);
+      Tensor x(DType::kBF16, kRows, w.n_in);
+      x.fill(2);
+      const DeviceTensor dx(x, Place::kPieces);
+      const auto run = [&](int64_t first, int64_t count) {
+        const DeviceTensor y = output(DType::kBF16, kRows, w.n_out, Place::kPieces);
+        linear(device.context(), dw.linear(), dx.matrix().slice_rows(first, count),
+               y.matrix().slice_rows(first, count));
+        return y.get();
+      };
+      Tensor all = run(0, kRows);
+      for (const int64_t count : {1, 2, 3, 4, 7, 16, 33, 64, 100, 257, 512, 1000}) {
+        Tensor some = run(0, count);
+        int64_t differ = 0;
+        for (int64_t r = 0; r < count; ++r) differ += same_row(some, r, all, r) ? 0 : 1;
+        EXPECT_EQ(differ, 0) << count << " rows of " << n_out << ", type "
+                             << static_cast<int>(type);
+      }
+      Tensor alone = run(700, 1);
+      EXPECT_TRUE(same_row(alone, 700, all, 700));
     }
-    Tensor alone = run(700, 1);
-    EXPECT_TRUE(same_row(alone, 700, all, 700));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "../moe_cases.h"
 #include "device_fixture.h"
 #include "fp8_weight.h"
+#include "ops/cuda/elementwise_cuda.h"
 #include "ops/ref/ref.h"
 
 namespace replayssm::ops::cuda {
@@ -110,8 +111,7 @@ TEST(MoeCuda, SpreadsSumsAndGates) {
   const DeviceTensor dshared(shared, Place::kOdd);
   spread_rows(device.context(), dx.matrix(), sorted.rows(), 3, spread.matrix());
   sum_rows(device.context(), dz.matrix(), sorted.rows(), static_cast<const float*>(dweights.data()),
-           3, dstream.matrix(), true);
-  add_gated(device.context(), dgate.matrix(), dshared.matrix(), dstream.matrix());
+           3, dstream.matrix(), true, {dshared.matrix(), dgate.matrix()});
   Tensor got = spread.get(), sum = dstream.get();
   for (int64_t t = 0; t < n; ++t) {
     for (int64_t c = 0; c < 70; ++c) {
@@ -124,6 +124,68 @@ TEST(MoeCuda, SpreadsSumsAndGates) {
       ASSERT_NEAR(sum.get(t, c), want, 1e-5);
     }
   }
+}
+
+// A quantised matrix in memory of its own, and its bytes.
+struct DeviceQuantised {
+  DeviceQuantised(int64_t rows, int64_t n_in)
+      : bytes(quantised_bytes(rows, n_in)),
+        memory(std::vector<unsigned char>(static_cast<size_t>(bytes), 0)),
+        at(quantised_at(memory.data(), rows, n_in)) {}
+  std::vector<unsigned char> get() const { return memory.download<unsigned char>(bytes); }
+
+  int64_t bytes;
+  DeviceBuffer memory;
+  Quantised at;
+};
+
+// What is quantised on the way has the bits of two steps.
+TEST(MoeCuda, QuantisesActivationsAndSpreadRows) {
+  const Device device;
+  const CudaContext& context = device.context();
+  const int64_t n = 37, n_in = 208;
+  const Sorted sorted(device, n, 3, 8, 2);
+  Tensor x(DType::kBF16, n, 2 * n_in);
+  x.fill(6, 3.0f);
+  const DeviceTensor dx(x, Place::kPieces);
+  const ConstMatrix gate = dx.matrix().slice_cols(0, n_in), up = dx.matrix().slice_cols(n_in, n_in);
+  for (const WeightType type : {WeightType::kFp8Row, WeightType::kFp8Block}) {
+    const DeviceTensor silu = output(DType::kBF16, n, n_in, Place::kPieces);
+    const DeviceTensor square = output(DType::kBF16, n, n_in, Place::kPieces);
+    const DeviceTensor spread = output(DType::kBF16, 3 * n, n_in, Place::kPieces);
+    silu_mul(context, gate, up, silu.matrix());
+    relu2(context, gate, square.matrix());
+    spread_rows(context, gate, sorted.rows(), 3, spread.matrix());
+    const DeviceQuantised want_silu(n, n_in), want_square(n, n_in), want_spread(3 * n, n_in);
+    quantise(context, type, silu.matrix(), want_silu.at);
+    quantise(context, type, square.matrix(), want_square.at);
+    quantise(context, type, spread.matrix(), want_spread.at);
+    const DeviceQuantised got_silu(n, n_in), got_square(n, n_in), got_spread(3 * n, n_in);
+    quantise_silu_mul(context, type, gate, up, got_silu.at);
+    quantise_relu2(context, type, gate, got_square.at);
+    quantise_spread(context, type, gate, sorted.rows(), 3, got_spread.at);
+    device.wait();
+    EXPECT_EQ(got_silu.get(), want_silu.get());
+    EXPECT_EQ(got_square.get(), want_square.get());
+    // Rows that pad the count have scales of their own.
+    const auto got = got_spread.get(), want = want_spread.get();
+    EXPECT_TRUE(std::equal(got.begin(), got.begin() + 3 * n * n_in, want.begin()));
+    const auto scales = [&](const std::vector<unsigned char>& all) {
+      const auto* const at = reinterpret_cast<const float*>(
+          all.data() + (got_spread.at.rows * n_in + 255) / 256 * 256);
+      return std::vector<float>(at, at + 3 * n);
+    };
+    EXPECT_EQ(scales(got), scales(want));
+  }
+}
+
+void run_experts(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
+                 ConstMatrix x, Matrix y) {
+  const LinearCuda& w = experts.stack;
+  if (w.type == WeightType::kBF16) return expert_linear(context, experts, first, x, y);
+  const Quantised quantised = quantised_at(context.workspace(), x.rows, w.n_in);
+  quantise(context, w.type, x, quantised);
+  expert_linear(context, experts, first, quantised, y);
 }
 
 // Every type of weight against the formula; and rows that have the bits that they have alone.
@@ -161,8 +223,8 @@ TEST(MoeCuda, ExpertsMatchReferenceWhateverTheNumberOfRows) {
       x.fill(2, 2.0f);
       const DeviceTensor dx(x, Place::kPieces);
       const DeviceTensor y = output(DType::kF32, 125, n_out, Place::kOdd);
-      expert_linear(context, experts, static_cast<const int32_t*>(dfirst.data()), dx.matrix(),
-                    y.matrix());
+      run_experts(context, experts, static_cast<const int32_t*>(dfirst.data()), dx.matrix(),
+                  y.matrix());
       Tensor all = y.get();
       std::vector<double> truth;
       for (int32_t e = 0; e < kExperts; ++e) {
@@ -189,8 +251,8 @@ TEST(MoeCuda, ExpertsMatchReferenceWhateverTheNumberOfRows) {
         }
         const DeviceBuffer done(one);
         const DeviceTensor alone = output(DType::kF32, 1, n_out, Place::kOdd);
-        expert_linear(context, experts, static_cast<const int32_t*>(done.data()),
-                      dx.matrix().slice_rows(r, 1), alone.matrix());
+        run_experts(context, experts, static_cast<const int32_t*>(done.data()),
+                    dx.matrix().slice_rows(r, 1), alone.matrix());
         Tensor got = alone.get();
         EXPECT_TRUE(same_row(got, 0, all, r)) << "row " << r;
       }
