@@ -207,6 +207,34 @@ TEST(Grammar, ToolCalls) {
   EXPECT_FALSE(accepts(xml, "<tool_call>\n<function=h>\n</function>\n</tool_call>"));
 }
 
+// Blanks round a bare string are no part of it, so they cannot make up its length.
+TEST(Grammar, BareStringsKeepTheirBounds) {
+  const auto bounded = [](const char* bounds) {
+    Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {
+      "type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}}}])");
+    tools[0]["function"]["parameters"]["properties"]["x"].update(Json::parse(bounds));
+    Warnings warnings;
+    return grammars().tool_call(tools, ToolStyle::kXml, warnings);
+  };
+  const auto takes = [](const ConstraintPtr& grammar, const std::string& text) {
+    return accepts(grammar, "<tool_call>\n<function=f>\n<parameter=x>" + text +
+                                "</parameter>\n</function>\n</tool_call>");
+  };
+  const auto three = bounded(R"({"minLength": 1, "maxLength": 3})");
+  for (const char* text : {"\na\n", "  abc ", "a b"}) EXPECT_TRUE(takes(three, text)) << text;
+  for (const char* text : {"", "  ", "abcd", "a  b", "a<b"})
+    EXPECT_FALSE(takes(three, text)) << text;
+  EXPECT_TRUE(takes(bounded(R"({"maxLength": 1})"), "\n\n"));
+  EXPECT_TRUE(takes(bounded(R"({"maxLength": 1})"), "\na\n"));
+  EXPECT_FALSE(takes(bounded(R"({"maxLength": 1})"), "ab"));
+  EXPECT_FALSE(takes(bounded(R"({"maxLength": 0})"), "a"));
+  EXPECT_FALSE(takes(bounded(R"({"minLength": 3})"), " ab "));
+  EXPECT_TRUE(takes(bounded(R"({"minLength": 3})"), "abcdef"));
+  const auto long_one = bounded(R"({"minLength": 300, "maxLength": 4000})");
+  EXPECT_TRUE(takes(long_one, std::string(300, 'x')));
+  EXPECT_FALSE(takes(long_one, std::string(299, 'x')));
+}
+
 TEST(Grammar, AfterReasoning) {
   const auto marker = served().tokenizer->id_of("</think>");
   ASSERT_TRUE(marker);

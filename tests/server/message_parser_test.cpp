@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.h"
+#include "server/chat/tool_calls.h"
+
 namespace replayssm::server {
 namespace {
 
@@ -92,6 +95,23 @@ TEST(MessageParser, XmlCalls) {
       "<tool_call>\n<function=weather>\n<parameter=city>\ntwo\nlines\n</parameter>\n"
       "</function>\n</tool_call>",
       {"", "", {R"(weather{"city":"two\nlines"})"}});
+}
+
+// What a value is its schema says: blanks are part of a free string alone.
+TEST(MessageParser, XmlValuesAreThoseOfTheirSchema) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f",
+      "parameters": {"type": "object", "properties": {"unit": {"enum": ["1", "k m", 2]},
+      "free": {"type": "string"}, "short": {"type": "string", "maxLength": 3}}}}}])");
+  const auto value_of = [&](const std::string& key, const std::string& text) {
+    const auto calls = parse_tool_calls(
+        concat("<function=f>\n<parameter=", key, ">", text, "</parameter>\n</function>"), tools);
+    return calls ? calls->at(0).arguments : "no call";
+  };
+  EXPECT_EQ(value_of("unit", "\n 1\n"), R"({"unit":"1"})");
+  EXPECT_EQ(value_of("unit", " k m\n"), R"({"unit":"k m"})");
+  EXPECT_EQ(value_of("unit", "\n2 "), R"({"unit":2})");
+  EXPECT_EQ(value_of("free", "\n  a \n"), R"({"free":"  a "})");
+  EXPECT_EQ(value_of("short", "\n  12 \n"), R"({"short":"12"})");
 }
 
 TEST(MessageParser, MalformedCallsAreContent) {

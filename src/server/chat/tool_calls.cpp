@@ -22,16 +22,14 @@ const Json* find_tool(const Json& tools, std::string_view name) {
   return nullptr;
 }
 
-// True if the parameter's schema says string, and nothing else.
-bool is_string_parameter(const Json& function, const std::string& key) {
+// The parameter's schema; null if it has none.
+const Json* find_schema(const Json& function, const std::string& key) {
   const auto parameters = function.find("parameters");
-  if (parameters == function.end() || !parameters->is_object()) return false;
+  if (parameters == function.end() || !parameters->is_object()) return nullptr;
   const auto properties = parameters->find("properties");
-  if (properties == parameters->end() || !properties->is_object()) return false;
+  if (properties == parameters->end() || !properties->is_object()) return nullptr;
   const auto property = properties->find(key);
-  if (property == properties->end() || !property->is_object()) return false;
-  const auto type = property->find("type");
-  return type != property->end() && *type == "string";
+  return property == properties->end() || !property->is_object() ? nullptr : &*property;
 }
 
 std::optional<ToolCall> from_json(const Json& call, const Json& tools) {
@@ -65,15 +63,29 @@ std::optional<std::string_view> until(std::string_view& text, std::string_view e
   return part;
 }
 
-Json parameter_value(std::string_view text, bool is_string) {
+// The text of a value has no quotes: what it is its schema says. Blanks round it are part of a
+// string that the schema leaves free, but for a line feed at each end.
+Json parameter_value(std::string_view text, const Json& schema) {
+  const std::string_view bare = trimmed(text);
+  Json parsed(Json::value_t::discarded);
+  try {
+    parsed = parse_json(bare);
+  } catch (const Error&) {
+  }
+  Json listed = schema.value("enum", Json::array());
+  if (schema.contains("const")) listed.push_back(schema["const"]);
+  for (const Json& value : listed) {
+    if (value.is_string() ? value.get_ref<const std::string&>() == bare : value == parsed)
+      return value;
+  }
+  const bool is_string = schema.contains("type") && schema["type"] == "string";
+  if (!is_string && !parsed.is_discarded()) return parsed;
+  for (const char* key : {"minLength", "maxLength", "pattern", "format"}) {
+    if (schema.contains(key)) return std::string(bare);
+  }
   if (text.starts_with('\n')) text.remove_prefix(1);
   if (text.ends_with('\n')) text.remove_suffix(1);
-  if (is_string) return std::string(text);
-  try {
-    return parse_json(text);
-  } catch (const Error&) {
-    return std::string(text);
-  }
+  return std::string(text);
 }
 
 // <function=name> <parameter=key>value</parameter> ... </function>
@@ -92,7 +104,8 @@ std::optional<ToolCall> from_xml(std::string_view text, const Json& tools) {
     const auto value = key ? until(text, "</parameter>") : std::nullopt;
     if (!value) return {};
     const std::string parameter(trimmed(*key));
-    arguments[parameter] = parameter_value(*value, is_string_parameter(*function, parameter));
+    const Json* schema = find_schema(*function, parameter);
+    arguments[parameter] = parameter_value(*value, schema == nullptr ? Json::object() : *schema);
   }
   if (!trimmed(text).empty()) return {};
   return ToolCall{std::string(trimmed(*name)), dump_json(arguments)};

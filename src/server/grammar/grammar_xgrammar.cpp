@@ -93,6 +93,31 @@ std::string message_of(const std::exception& error) {
   return text;
 }
 
+// Between <parameter=...> and </parameter> a string has no quotes, and blanks round it are no part
+// of it. So one of bounded length begins and ends with something else, and has no '<'.
+void bound_bare_strings(Json& parameters) {
+  const auto properties = parameters.find("properties");
+  if (properties == parameters.end()) return;
+  for (Json& property : *properties) {
+    if (!property.is_object()) continue;
+    const bool bounded = property.contains("minLength") || property.contains("maxLength");
+    if (!bounded || property.value("type", Json()) != "string") continue;
+    const auto least = property.value("minLength", int64_t{0});
+    const auto most = property.value("maxLength", int64_t{-1});
+    const std::string inner =
+        concat("[^<]{", std::max<int64_t>(0, least - 2), ",",
+               most < 0 ? "" : std::to_string(std::max<int64_t>(0, most - 2)), "}");
+    std::string pattern = most == 0   ? ""
+                          : most == 1 ? "[^<\\s]"
+                                      : concat("[^<\\s]", inner, "[^<\\s]");
+    if (most != 0 && most != 1 && least < 2) pattern = concat("[^<\\s]|", pattern);
+    if (least == 0) pattern = concat("(", pattern, ")?");
+    property.erase("minLength");
+    property.erase("maxLength");
+    property["pattern"] = pattern;
+  }
+}
+
 }  // namespace
 
 class GrammarCompiler::State {
@@ -158,6 +183,7 @@ ConstraintPtr GrammarCompiler::tool_call(const Json& tools, ToolStyle style, War
       schema = checked_schema(function.at("parameters"),
                               concat("tools[", i, "].function.parameters"), warnings);
     }
+    if (style == ToolStyle::kXml) bound_bare_strings(schema);
     std::string begin, end;
     if (style == ToolStyle::kXml) {
       begin = concat("<tool_call>\n<function=", name, ">\n");
