@@ -141,6 +141,26 @@ TEST(Grammar, Patterns) {
   }
 }
 
+TEST(Grammar, FormatsAreTakenStrictly) {
+  const struct {
+    const char* format;
+    std::vector<const char*> good, bad;
+  } kCases[] = {
+      {"date",
+       {"2026-11-30", "2024-02-28"},
+       {"2026-09-31", "2026-02-30", "2026-13-01", "26-01-01"}},
+      {"time", {"23:59:59Z", "00:00:00.25+01:30"}, {"24:00:00Z", "12:00:00", "12:60:00Z"}},
+      {"date-time", {"2026-11-30T10:00:00Z"}, {"2026-11-31T10:00:00Z", "2026-11-30"}},
+      {"ipv4", {"0.10.200.255"}, {"1.2.3", "256.1.1.1", "022.1.1.1", "1.2.3.4.5"}},
+      {"uuid", {"123e4567-e89b-12d3-a456-426614174000"}, {"123e4567"}},
+  };
+  for (const auto& c : kCases) {
+    const auto grammar = schema(Json{{"type", "string"}, {"format", c.format}}.dump());
+    for (const std::string text : c.good) EXPECT_TRUE(accepts(grammar, '"' + text + '"')) << text;
+    for (const std::string text : c.bad) EXPECT_FALSE(accepts(grammar, '"' + text + '"')) << text;
+  }
+}
+
 TEST(Grammar, ControlCharactersAreEscaped) {
   for (const char* text :
        {R"({"type": "string", "minLength": 1, "maxLength": 9})", R"({"type": "string"})",
@@ -257,6 +277,7 @@ TEST(SchemaCheck, RefusesWhatIsNotEnforcedByName) {
       {R"({"type": "object", "patternProperties": {}})", "s.patternProperties"},
       {R"({"type": "string", "pattern": "a", "maxLength": 2})", "s.pattern"},
       {R"({"type": "string", "format": "iri"})", "s.format"},
+      {R"({"type": "string", "pattern": "a", "format": "date"})", "s.pattern"},
       {R"({"type": "text"})", "s.type"},
       {R"({"$ref": "other.json"})", "s.$ref"},
       {R"({"$ref": "#/$defs/none"})", "s.$ref"},

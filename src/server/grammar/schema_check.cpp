@@ -25,6 +25,23 @@ const Names kFormats = {"email", "date",     "time", "date-time", "duration",   
                         "ipv6",  "hostname", "uuid", "uri",       "uri-reference", "json-pointer"};
 const Names kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
 
+// In place of formats that the compiler takes less strictly: it knows a 31st of September (this
+// knows no 29th of February) and numbers like 022.
+constexpr const char* kDate =
+    "\\d{4}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|"
+    "02-(0[1-9]|1\\d|2[0-8]))";
+constexpr const char* kTime =
+    "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+\\-]([01]\\d|2[0-3]):[0-5]\\d)";
+constexpr const char* kOctet = "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]\\d|\\d)";
+
+std::string pattern_of_format(const std::string& format) {
+  if (format == "date") return kDate;
+  if (format == "time") return kTime;
+  if (format == "date-time") return concat(kDate, "T", kTime);
+  if (format == "ipv4") return concat("(", kOctet, "\\.){3}", kOctet);
+  return {};
+}
+
 constexpr int64_t kMostCount = 4096;  // of characters, items, values: the grammar grows
 constexpr size_t kMostSchemas = 1024;
 constexpr size_t kMostLiteralBytes = size_t{16} << 10;  // of a const or one of an enum
@@ -77,6 +94,10 @@ class Checker {
       if (key == "oneOf") {
         note("oneOf is taken as anyOf");
         out["anyOf"] = convert("anyOf", item.value(), place);
+      } else if (const std::string strict =
+                     key == "format" ? strict_format(item.value(), place) : "";
+                 !strict.empty()) {
+        out["pattern"] = convert("pattern", strict, place);
       } else {
         out[key] = convert(key, item.value(), place);
       }
@@ -204,6 +225,9 @@ class Checker {
       if (shape && (schema.contains("minLength") || schema.contains("maxLength"))) {
         refuse(place, "pattern and format cannot stand beside minLength or maxLength");
       }
+      if (schema.contains("pattern") && schema.contains("format")) {
+        refuse(place, "pattern cannot stand beside format");
+      }
     } else if (kOfNumber.contains(key)) {
       needs({"integer", "number"});
     } else {
@@ -257,10 +281,6 @@ class Checker {
       if (!value.is_number() || std::abs(value.get<double>()) > 1e15) {
         refuse(place, "must be a number of at most 1e15");
       }
-    } else if (key == "format") {
-      if (!value.is_string() || !kFormats.contains(value.get<std::string>())) {
-        refuse(place, "this format is not enforced; leave it out");
-      }
     } else if (key == "required") {
       const bool good = value.is_array() && std::all_of(value.begin(), value.end(), [](auto& name) {
                           return name.is_string();
@@ -277,6 +297,14 @@ class Checker {
       if (!value.is_string()) refuse(place, "must be a string");
       references_.emplace_back(&referred(value, place), place);
     }
+  }
+
+  // The pattern that stands for a format; empty if the compiler's own does.
+  static std::string strict_format(const Json& value, const std::string& place) {
+    if (!value.is_string() || !kFormats.contains(value.get<std::string>())) {
+      refuse(place, "this format is not enforced; leave it out");
+    }
+    return pattern_of_format(value.get<std::string>());
   }
 
   static void check_literal(const Json& value, const std::string& place) {
