@@ -6,6 +6,8 @@ from gpu_tables import table
 COLOURS = {"standard replay": "#1f5fa8", "snapshots": "#c2571a", "replay, speculative": "#2f7d4f"}
 LINES = {"standard replay": ("replay", "fp32", 1), "snapshots": ("snapshots", "fp32", 4),
          "replay, speculative": ("replay", "fp32", 4)}
+CONTEXT = 1024  # of the picture and of the latency tables
+LATENCY_BATCHES = (1, 8, 32, 128, 512)
 PANEL, GAP, LEFT, TOP, BOTTOM = 320, 40, 56, 64, 52
 
 
@@ -22,14 +24,28 @@ def row_of(cell, cells):
     if cell["name"].startswith("exact/"):
         state += ", exact"
     return [state, cell["dtype"], str(cell["window"]),
-            f"{cell['accepted']:.1f}", str(cell["batch"]), f"{cell['tokens_per_second']:,.0f}",
+            f"{cell['accepted']:.1f}", str(cell["batch"]), f"{cell['context']:,}",
+            f"{cell['tokens_per_second']:,.0f}",
             "-" if ratio is None else f"{ratio:.2f}x", f"{cell['ms']:.2f}",
             f"{cell['predicted_ms']['total']:.2f}", f"{cell['ms_p99']:.2f}", *split,
             f"{parts['rest']:.2f}", f"{cell['floor_fraction']:.2f}", f"{cell['host_us']:.0f}"]
 
 
-HEAD = ["state", "dtype", "T", "stand", "batch", "tokens/s", "over plain", "ms a step", "predicted",
+HEAD = ["state", "dtype", "T", "stand", "batch", "context", "tokens/s",
+        "over plain", "ms a step", "predicted",
         "p99", "weights (floor)", "state (floor)", "KV (floor)", "rest", "of the floor", "host us"]
+
+
+def latency_table(cells):
+    rows = []
+    for cell in cells:
+        stand = cell["accepted"]
+        rows.append([cell["dtype"], str(cell["batch"]), str(cell["window"]), f"{stand:.1f}", f"{cell['steps']:,}",
+                     f"{cell['ms_p50']:.2f}", f"{cell['ms_p99']:.2f}",
+                     f"{cell['ms_p50'] / stand:.2f}", f"{cell['ms_p99'] / stand:.2f}",
+                     f"{cell['tokens_per_second']:,.0f}"])
+    return table(["checkpoint", "batch", "T", "stand", "steps", "ms a step", "p99", "ms a token", "p99",
+                  "tokens/s"], rows)
 
 
 def document(folder=gpu_results.RESULTS):
@@ -39,9 +55,14 @@ def document(folder=gpu_results.RESULTS):
     out = ["<br>\n".join(run_lines(data)), "", "![Whole models over plain decoding, by batch](img/serve_h200.svg)"]
     for model, cells in serve_results.models(folder).items():
         measured = [c for c in cells.values() if "ms" in c]
-        measured.sort(key=lambda c: (c["batch"], c["window"], c["state"] != "plain", c["state"],
+        measured.sort(key=lambda c: (c["context"], c["batch"], c["window"], c["state"] != "plain", c["state"],
                                      c["dtype"]))
         out += ["", model, "", table(HEAD, [row_of(c, cells) for c in measured])]
+        latency = [c for c in measured if c["state"] == "replay" and c["context"] == CONTEXT
+                   and c["window"] in (1, 4) and c["batch"] in LATENCY_BATCHES
+                   and not c["name"].startswith("exact/")]
+        if latency:
+            out += ["", f"{model}, what a token takes:", "", latency_table(latency)]
         skipped = [f"{name}: {c['skipped']}" for name, c in cells.items() if "skipped" in c]
         if skipped:
             out += ["", "Not run: " + "; ".join(skipped) + "."]
@@ -54,11 +75,11 @@ def text(x, y, words, anchor="middle"):
 
 def points_of(cells, line):
     """(batch, speed-up) of a line of the picture."""
-    way, dtype, window = line
+    wanted = (*line, CONTEXT)
     found = {}
     for cell in cells.values():
         ratio = serve_results.speed_up(cell, cells)
-        if ratio and (cell["state"], cell["dtype"], cell["window"]) == (way, dtype, window):
+        if ratio and (cell["state"], cell["dtype"], cell["window"], cell["context"]) == wanted:
             found[cell["batch"]] = ratio
     return sorted(found.items())
 

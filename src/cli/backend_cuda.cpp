@@ -4,11 +4,10 @@
 
 namespace replayssm::cli {
 
-BackendFactory backend_of(const std::string& device, bool exact, const std::string& folder,
-                          const ops::Context& context) {
-  if (device == "cpu") return cpu_backend(context);
-  if (device == "cuda") return cuda_backend(folder, exact);
-  throw UsageError(concat("--device ", device, ": must be cpu or cuda"));
+std::unique_ptr<Device> DeviceFlags::open(const ops::Context& context) const {
+  if (name == "cpu") return cpu_device(context);
+  if (name == "cuda") return cuda_device(exact);
+  throw UsageError(concat("--device ", name, ": must be cpu or cuda"));
 }
 
 }  // namespace replayssm::cli

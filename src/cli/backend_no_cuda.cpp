@@ -10,11 +10,10 @@ namespace {
 
 }  // namespace
 
-BackendFactory backend_of(const std::string& device, bool, const std::string&,
-                          const ops::Context& context) {
-  if (device == "cpu") return cpu_backend(context);
-  if (device == "cuda") refuse();
-  throw UsageError(concat("--device ", device, ": must be cpu or cuda"));
+std::unique_ptr<Device> DeviceFlags::open(const ops::Context& context) const {
+  if (name == "cpu") return cpu_device(context);
+  if (name == "cuda") refuse();
+  throw UsageError(concat("--device ", name, ": must be cpu or cuda"));
 }
 
 void run_bench_serve_cuda(const BenchServeCudaFlags&) { refuse(); }

@@ -224,6 +224,7 @@ void add_cuda_flags(CLI::App& verb, BenchServeCudaFlags& flags) {
   one("--steps", flags.steps, "that are timed");
   flag("--exact", flags.exact, "the exact mode: bits that depend on a text's tokens alone");
   flag("--headline", flags.headline, "the cells of docs/benchmarks.md");
+  one("--cell-seconds", flags.cell_seconds, "a cell ends after this time, with 200 steps at least");
   one("--seconds", flags.seconds, "start no cell after this time");
   one("--out", flags.out, "folder of the results, which are resumed");
 }

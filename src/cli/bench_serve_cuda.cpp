@@ -262,7 +262,7 @@ void run_bench_serve_cuda(const BenchServeCudaFlags& flags) {
       const nlohmann::json run = run_json(date);
       nlohmann::json result;
       try {
-        result = measure_cell(model, cell, flags.steps, flags.exact);
+        result = measure_cell(model, cell, {flags.steps, flags.cell_seconds}, flags.exact);
       } catch (const DoesNotFit& error) {
         result = {{"skipped", error.what()}};
       }

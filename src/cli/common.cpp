@@ -24,6 +24,12 @@ void ModelFlags::add_threads(CLI::App& app) {
       ->capture_default_str();
 }
 
+void DeviceFlags::add(CLI::App& app) {
+  app.add_option("--device", name, "cpu, or cuda in a build with it")->capture_default_str();
+  app.add_flag("--exact", exact,
+               "on CUDA: same bits whatever the windows and drafts (the CPU's always are)");
+}
+
 std::string ModelFlags::folder_or_default() const {
   if (!folder.empty()) return folder;
   // Beside the build that this binary came from, or installed.

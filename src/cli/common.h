@@ -40,10 +40,14 @@ struct ModelFlags {
 
 DType parse_dtype(const std::string& flag, const std::string& text, bool allow_int8);
 
-// Where a model of `folder` runs: "cpu" or "cuda". exact counts on CUDA; the CPU always is. Throws
-// UsageError for another device, Error for one that this build or machine has not.
-BackendFactory backend_of(const std::string& device, bool exact, const std::string& folder,
-                          const ops::Context& context);
+struct DeviceFlags {
+  std::string name = "cpu";  // or cuda
+  bool exact = false;        // counts on CUDA; the CPU always is
+
+  void add(CLI::App& app);
+  // Throws UsageError for another name, Error for a device that this build or machine has not.
+  std::unique_ptr<Device> open(const ops::Context& context) const;
+};
 
 // A number in [0, 2^64), digits only. Throws UsageError naming the flag.
 uint64_t parse_seed(const std::string& flag, const std::string& text);

@@ -23,8 +23,7 @@ struct GenerateFlags {
   std::string seed = "0";
   std::string draft = "off";
   int draft_tokens = 4;
-  std::string device = "cpu";
-  bool exact = false;
+  DeviceFlags device;
   bool json = false;
 };
 
@@ -50,7 +49,7 @@ struct MemoryUse {
 };
 
 MemoryUse memory_of(const Runner& runner, const Drafter* drafter) {
-  const ModelMemory m = runner.model().memory();
+  const ModelMemory& m = runner.memory();
   const int64_t checkpoints =
       m.checkpoint_slot * (runner.model().options().state == StateMode::kPlain
                                ? runner.model().options().max_window + 1
@@ -121,8 +120,9 @@ nlohmann::json stats_json(const GenerateStats& s, const MemoryUse& memory, int64
 }
 
 std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOptions& options,
-                                      const Model& target, const ops::Context& context,
-                                      int64_t max_positions, const ops::SamplerParams& sampling) {
+                                      const Model& target, const Device& device,
+                                      const ops::Context& context, int64_t max_positions,
+                                      const ops::SamplerParams& sampling) {
   if (flags.draft == "off") return nullptr;
   if (flags.draft == "ngram") return make_ngram_drafter();
   if (flags.draft.starts_with("script:")) {
@@ -130,12 +130,12 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
   }
   ModelOptions draft_options = options;
   draft_options.state = StateMode::kReplay;
-  auto model = Model::load(flags.draft, draft_options);
+  auto model = device.load(flags.draft, draft_options);
   if (model->spec().vocab != target.spec().vocab) {
     fail("--draft ", flags.draft, ": its vocabulary has ", model->spec().vocab,
          " entries, the model's has ", target.spec().vocab);
   }
-  return make_model_drafter(std::move(model), context, max_positions, sampling);
+  return make_model_drafter(std::move(model), device, context, max_positions, sampling);
 }
 
 void run(const GenerateFlags& flags) {
@@ -154,22 +154,23 @@ void run(const GenerateFlags& flags) {
       flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");
   const std::string folder = flags.model.folder_or_default();
 
-  const auto model = Model::load(folder, options);
+  ThreadPool pool(flags.model.threads);
+  const ops::Context context(pool);
+  const auto device = flags.device.open(context);
+  const auto model = device->load(folder, options);
   const auto tokenizer = model::Tokenizer::load(folder + "/tokenizer.json");
   const std::vector<int32_t> prompt = tokenizer.encode(flags.prompt);
   if (prompt.empty()) throw UsageError("-p: the prompt is empty; give it some text");
   check_text("-p", prompt, model->spec().vocab, model->spec().max_positions);
-  ThreadPool pool(flags.model.threads);
-  const ops::Context context(pool);
 
   RunnerLimits limits;
   limits.max_positions =
       std::min(model->spec().max_positions, static_cast<int64_t>(prompt.size()) + flags.n);
   limits.max_logits = drafts ? flags.draft_tokens + 1 : 1;
-  Runner runner(model, backend_of(flags.device, flags.exact, folder, context), limits);
+  Runner runner(model, *device, limits);
   ops::Sampler sampler(context, model->spec().vocab);
   const auto drafter =
-      make_drafter(flags, options, *model, context, limits.max_positions, sampling);
+      make_drafter(flags, options, *model, *device, context, limits.max_positions, sampling);
 
   GenerateParams params;
   params.max_new_tokens = flags.n;
@@ -226,10 +227,7 @@ void add_generate(CLI::App& app) {
   verb->add_option("--state", flags->model.state,
                    "replay, or plain: the state read and written every token")
       ->capture_default_str();
-  verb->add_option("--device", flags->device, "cpu, or cuda in a build with it")
-      ->capture_default_str();
-  verb->add_flag("--exact", flags->exact,
-                 "on CUDA: same bits whatever the windows and drafts (the CPU's always are)");
+  flags->device.add(*verb);
   flags->model.add_numerics(*verb);
   flags->model.add_threads(*verb);
   verb->add_flag("--json", flags->json, "last line of stdout: text, ids and stats");

@@ -20,6 +20,7 @@ constexpr size_t kMostKeyBytes = 4096;
 
 struct ServeFlags {
   ModelFlags model;
+  DeviceFlags device;
   server::ListenerOptions listener;
   int port = 8000;
   std::string api_key;
@@ -76,7 +77,7 @@ std::string read_api_key(const ServeFlags& flags) {
   return key;
 }
 
-EngineOptions engine_options(const ServeFlags& flags, const Model& model,
+EngineOptions engine_options(const ServeFlags& flags, const Device& device, const Model& model,
                              const ModelOptions& model_options) {
   EngineOptions options;
   options.memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
@@ -98,7 +99,7 @@ EngineOptions engine_options(const ServeFlags& flags, const Model& model,
   if (flags.draft == "ngram") {
     options.draft = DraftMode::kNgram;
   } else if (flags.draft != "off") {
-    options.draft_model = Model::load(flags.draft, model_options);
+    options.draft_model = device.load(flags.draft, model_options);
     if (options.draft_model->spec().vocab != model.spec().vocab) {
       fail("--draft ", flags.draft, ": its vocabulary has ", options.draft_model->spec().vocab,
            " entries, the model's has ", model.spec().vocab);
@@ -150,17 +151,18 @@ void run(const ServeFlags& flags) {
 
   const std::string folder = flags.model.folder_or_default();
   const ModelOptions model_options = flags.model.options(flags.draft_tokens + 1, "--draft-tokens");
-  const auto model = Model::load(folder, model_options);
-  EngineOptions options = engine_options(flags, *model, model_options);
+  ThreadPool pool(flags.model.threads);
+  const ops::Context context(pool);
+  const auto device = flags.device.open(context);
+  const auto model = device->load(folder, model_options);
+  EngineOptions options = engine_options(flags, *device, *model, model_options);
   server::ServedModel served =
       server::load_served_model(folder, flags.chat_template, model->spec().vocab,
                                 options.max_positions, model->spec().eos_ids);
   options.message_end_ids = message_ends(served);
   const std::string name = served.name;
 
-  ThreadPool pool(flags.model.threads);
-  const ops::Context context(pool);
-  const auto engine = make_engine(model, context, options);
+  const auto engine = make_engine(model, *device, context, options);
   server::App app(std::move(served), *engine, app_options);
   server::ListenerOptions listener_options = flags.listener;
   listener_options.port = static_cast<uint16_t>(flags.port);
@@ -200,7 +202,8 @@ void add_serve(CLI::App& app) {
       ->capture_default_str();
   verb->add_flag("--fixed-drafts", flags->fixed_drafts,
                  "always as many drafts as that; else as many as pay");
-  verb->add_option("--memory", flags->memory_gb, "GB for all; 0: 80 % of what the machine has free")
+  verb->add_option("--memory", flags->memory_gb,
+                   "GB for all, on the device; 0: as much as there is use for, of what is free")
       ->capture_default_str();
   verb->add_option("--max-sequences", flags->max_sequences, "that run at once")
       ->capture_default_str();
@@ -220,6 +223,7 @@ void add_serve(CLI::App& app) {
                    "what answers under way have left after SIGTERM")
       ->capture_default_str();
   verb->add_flag("--test-hooks", flags->test_hooks, "the /test routes; on loopback alone");
+  flags->device.add(*verb);
   flags->model.add_numerics(*verb);
   flags->model.add_threads(*verb);
   verb->callback([flags] { run(*flags); });

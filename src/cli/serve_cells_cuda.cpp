@@ -65,8 +65,12 @@ class SteadyDecode {
 
   StepShape shape() const { return shape_; }
 
-  // Microseconds of one step: the whole, from one wait to the next; of it the host's work before
-  // the GPU's, with the outcome of the step before; of that the launch.
+  // The graphs are there: the first one goes ahead of its step.
+  void start() { launch(); }
+
+  // Microseconds of one step: the whole, from one wait to the next; of it the host's work that the
+  // device waits for, from the outcome of the step before to the release; and the launch of the
+  // step after it, while the device works.
   struct Times {
     double step, host, launch;
   };
@@ -74,13 +78,19 @@ class SteadyDecode {
     const double begin = now_us();
     if (outcome_) take(*outcome_);
     fill();
-    const double filled = now_us();
-    const int32_t set = kept_sets(cell_.way) == 2 ? static_cast<int32_t>(n_steps_ % 2) : 0;
-    decode_.launch(shape_, set);
+    decode_.release(shape_);
+    const double released = now_us();
+    ++n_steps_;
+    launch();
     const double launched = now_us();
     outcome_ = decode_.wait(shape_);
-    ++n_steps_;
-    return {now_us() - begin, launched - begin, launched - filled};
+    return {now_us() - begin, released - begin, launched - released};
+  }
+
+  // Runs what has been launched ahead.
+  void finish() {
+    decode_.release(shape_);
+    decode_.wait(shape_);
   }
 
  private:
@@ -90,6 +100,10 @@ class SteadyDecode {
     int32_t next = 0;   // the token after them
     Row row;
   };
+
+  void launch() {
+    decode_.launch(shape_, kept_sets(cell_.way) == 2 ? static_cast<int32_t>(n_steps_ % 2) : 0);
+  }
 
   void fill() {
     const auto vocab = static_cast<uint64_t>(decode_.model().spec().vocab);
@@ -184,7 +198,8 @@ std::string ServeCell::name() const {
   return text;
 }
 
-nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int steps, bool exact) {
+nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
+                            const CellLength& length, bool exact) {
   DecodeCudaOptions options;
   options.model = {cell.way, cell.window, cell.checkpoint, weight_type(model)};
   options.max_rows = cell.batch;
@@ -194,15 +209,19 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int 
   decode.fill_state();
   SteadyDecode steady(decode, cell);
   decode.prepare(steady.shape());
+  steady.start();
   for (int i = 0; i < kWarmSteps; ++i) steady.step();
 
   std::vector<double> step_ms, host_us, launch_us;
-  for (int i = 0; i < steps; ++i) {
+  const double begin = now_us();
+  for (int i = 0; i < length.steps; ++i) {
+    if (i >= CellLength::kLeastSteps && (now_us() - begin) / 1e6 > length.seconds) break;
     const auto times = steady.step();
     step_ms.push_back(times.step / 1e3);
     host_us.push_back(times.host);
     launch_us.push_back(times.launch);
   }
+  steady.finish();
   const double ms = mean(step_ms);
   const double experts_read = decode.experts_read();
 
@@ -231,7 +250,7 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int 
           {"accepted", cell.accepted},
           {"batch", cell.batch},
           {"context", cell.context},
-          {"steps", steps},
+          {"steps", step_ms.size()},
           {"tokens_per_second", cell.batch * cell.accepted / ms * 1e3},
           {"ms", ms},
           {"ms_p50", quantile(step_ms, 0.5)},

@@ -29,10 +29,18 @@ struct ServeModel {
   bool fp8 = false;    // weights of the large products: scales by blocks (GDN models) or by output
 };
 
+// How long a cell is timed: so many steps, or kLeastSteps if they take longer.
+struct CellLength {
+  static constexpr int kLeastSteps = 200;
+  int steps = kLeastSteps;
+  double seconds = 1e9;
+};
+
 // A steady state: sequence i stands at position context - 64 + 5 i mod 128, and goes back by 128
 // when it has passed context + 64, as if another of the same length took its place; so the phases
 // of the grid are even, and so is the length of the cache. Throws Error if the card does not hold
 // it.
-nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell, int steps, bool exact);
+nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
+                            const CellLength& length, bool exact);
 
 }  // namespace replayssm::cli

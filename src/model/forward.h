@@ -42,6 +42,7 @@ struct ForwardLimits {
   int64_t max_tokens = 256;  // packed tokens of a pass; longer prompts are cut by the caller
   int64_t max_rows = 64;
   int64_t max_logits = 256;
+  int64_t max_positions = 4096;  // of one sequence
 };
 
 // Sees the arguments of each recurrence of a pass before it runs: the real inputs of a layer, for

@@ -45,7 +45,17 @@ std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelO
   const TensorFiles files = TensorFiles::open_folder(folder);
   const DType stored = stored_dtype(description, files);
   std::shared_ptr<Model> model(new Model(description.spec, stored, options));
+  model->folder_ = folder;
   model->weights_ = load_weights(description, files);
+  return model;
+}
+
+std::shared_ptr<const Model> Model::outline(const std::string& folder,
+                                            const ModelOptions& options) {
+  const ModelDescription description = describe_model(folder);
+  const DType stored = stored_dtype(description, TensorFiles::open_folder(folder));
+  std::shared_ptr<Model> model(new Model(description.spec, stored, options));
+  model->folder_ = folder;
   return model;
 }
 
@@ -144,7 +154,9 @@ ModelMemory Model::memory() const {
                         layer.ring_gate_row * int64_t{sizeof(float)};
     out.ring_token += row;
     out.ring_slot += row * grid_.ring_rows;
-    out.conv_slot += layer.conv_row * layer.conv->problem().ring_rows * dtype_bytes(activation_);
+    const ConvProblem& conv = layer.conv->problem();
+    out.conv_slot += layer.conv_row * conv.ring_rows * dtype_bytes(activation_);
+    out.conv_rows += layer.conv_row * (conv.width - 1) * dtype_bytes(activation_);
   }
   for (const auto& layer : attention_) {
     out.kv_page += layer.kv.page_bytes();

@@ -60,6 +60,7 @@ struct ModelMemory {
   int64_t ring_slot = 0;        // one sequence's replay rings
   int64_t ring_token = 0;       // of these, one token's row
   int64_t conv_slot = 0;        // one sequence's conv rings
+  int64_t conv_rows = 0;        // of these, the rows before the next token
   int64_t kv_page = 0;          // all attention layers: ops::kKvPage positions
   int64_t kv_token = 0;
 };
@@ -70,7 +71,12 @@ class Model {
   // The shape alone, as if the files held `stored`: sizes and plans, no weights. Cannot be run.
   static std::shared_ptr<const Model> plan(const ModelSpec& spec, DType stored,
                                            const ModelOptions& options);
+  // A folder's model without its weights, for a device that reads them itself.
+  static std::shared_ptr<const Model> outline(const std::string& folder,
+                                              const ModelOptions& options);
 
+  // That it was read from; empty for plan().
+  const std::string& folder() const { return folder_; }
   const ModelSpec& spec() const { return spec_; }
   const ModelOptions& options() const { return options_; }
   const ModelWeights& weights() const { return weights_; }
@@ -93,6 +99,7 @@ class Model {
   void add_mixer(const MoeSpec&, int) {}
   void add_recurrent(const Problem& problem, const ConvProblem& conv, int layer);
 
+  std::string folder_;
   ModelSpec spec_;
   ModelOptions options_;
   DType activation_ = DType::kF32;

@@ -1,6 +1,8 @@
 #include "model/state.h"
 
+#include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "core/error.h"
 
@@ -14,22 +16,98 @@ size_t bytes_for(int64_t slots, int64_t elements, int64_t element_bytes) {
   return static_cast<size_t>(slots * elements * element_bytes);
 }
 
-std::byte* slot_of(Buffer& buffer, int32_t slots, int32_t slot) {
-  REPLAYSSM_CHECK(slot >= 0 && slot < slots, "slot ", slot, " of ", slots);
-  return buffer.as<std::byte>() + buffer.bytes() / slots * slot;
+StateParts::Slots slots_of(Buffer& buffer, int32_t slots) {
+  return {buffer.as<std::byte>(), static_cast<int64_t>(buffer.bytes()) / slots, slots};
 }
 
-void copy_slot(Buffer& buffer, int32_t slots, int32_t from, int32_t to) {
-  if (buffer.bytes() == 0) return;
-  std::memmove(slot_of(buffer, slots, to), slot_of(buffer, slots, from), buffer.bytes() / slots);
+std::vector<MemorySpan> spans_at(std::initializer_list<const StateParts::Slots*> parts,
+                                 int32_t slot) {
+  std::vector<MemorySpan> out;
+  for (const StateParts::Slots* part : parts) {
+    if (part->bytes > 0) out.push_back(part->at(slot));
+  }
+  return out;
 }
 
-void poison_slot(Buffer& buffer, int32_t slots, int32_t slot) {
-  if (buffer.bytes() == 0) return;
-  std::memset(slot_of(buffer, slots, slot), kNanByte, buffer.bytes() / slots);
+void append(std::vector<MemorySpan>& to, const std::vector<MemorySpan>& more) {
+  to.insert(to.end(), more.begin(), more.end());
 }
 
 }  // namespace
+
+void copy_spans(std::span<const MemorySpan> from, std::span<const MemorySpan> to) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    std::memmove(to[i].data, from[i].data, static_cast<size_t>(from[i].bytes));
+  }
+}
+
+void fill_with_nan(std::span<const MemorySpan> spans) {
+  for (const MemorySpan& span : spans) {
+    std::memset(span.data, kNanByte, static_cast<size_t>(span.bytes));
+  }
+}
+
+MemorySpan StateParts::Layer::ring_row(const Slots& ring, int32_t slot, int64_t position) const {
+  const int64_t row = ring.bytes / ring_rows;
+  return {ring.at(slot).data + position % ring_rows * row, row};
+}
+
+MemorySpan StateParts::Layer::conv_row(int32_t slot, int64_t position) const {
+  const int64_t row = conv.bytes / conv_ring_rows;
+  return {conv.at(slot).data + position % conv_ring_rows * row, row};
+}
+
+std::vector<MemorySpan> StateParts::checkpoint(int32_t slot) const {
+  std::vector<MemorySpan> out;
+  for (const Layer& l : layers) append(out, spans_at({&l.checkpoint, &l.scale}, slot));
+  append(out, spans_at({&conv_beside}, slot));
+  return out;
+}
+
+std::vector<MemorySpan> StateParts::ring(int32_t slot) const {
+  std::vector<MemorySpan> out;
+  for (const Layer& l : layers) {
+    append(out, spans_at({&l.ring_value, &l.ring_key, &l.ring_gate, &l.conv}, slot));
+  }
+  return out;
+}
+
+std::vector<MemorySpan> StateParts::page(int32_t page) const {
+  std::vector<MemorySpan> out;
+  for (const Slots& pages : kv) out.push_back(pages.at(page));
+  return out;
+}
+
+std::vector<MemorySpan> StateParts::conv_rows(int32_t ring_slot, int64_t position) const {
+  std::vector<MemorySpan> out;
+  for (const Layer& l : layers) {
+    for (int64_t t = std::max<int64_t>(0, position - l.conv_width + 1); t < position; ++t) {
+      out.push_back(l.conv_row(ring_slot, t));
+    }
+  }
+  return out;
+}
+
+std::vector<MemorySpan> StateParts::conv_rows_beside(int32_t checkpoint_slot,
+                                                     int64_t position) const {
+  std::vector<MemorySpan> out;
+  std::byte* at = conv_beside.at(checkpoint_slot).data;
+  for (const Layer& l : layers) {
+    const int64_t row = l.conv.bytes / l.conv_ring_rows;
+    for (int64_t t = position - l.conv_width + 1; t < position; ++t, at += row) {
+      if (t >= 0) out.push_back({at, row});
+    }
+  }
+  return out;
+}
+
+std::vector<MemorySpan> StateParts::snapshot(int32_t slot, std::span<const int32_t> pages) const {
+  std::vector<MemorySpan> out = checkpoint(slot);
+  for (const Slots& layer : kv) {
+    for (const int32_t page : pages) out.push_back(layer.at(page));
+  }
+  return out;
+}
 
 StatePool::StatePool(const Model& model, PoolSizes sizes) : sizes_(sizes) {
   if (sizes.checkpoint_slots < 1 || sizes.ring_slots < 1 || sizes.kv_pages < 1) {
@@ -49,10 +127,22 @@ StatePool::StatePool(const Model& model, PoolSizes sizes) : sizes_(sizes) {
     pool.ring_key = Buffer(bytes_for(ring_rows, layer.ring_key_row, ring_bytes));
     pool.ring_gate = Buffer(bytes_for(ring_rows, layer.ring_gate_row, sizeof(float)));
     pool.conv = Buffer(bytes_for(conv_rows, layer.conv_row, dtype_bytes(model.activation())));
+    const int32_t rings = sizes.ring_slots;
+    parts_.layers.push_back({slots_of(pool.checkpoint, sizes.checkpoint_slots),
+                             slots_of(pool.scale, sizes.checkpoint_slots),
+                             slots_of(pool.ring_value, rings), slots_of(pool.ring_key, rings),
+                             slots_of(pool.ring_gate, rings), slots_of(pool.conv, rings),
+                             model.grid().ring_rows, layer.conv->problem().ring_rows,
+                             layer.conv->problem().width});
     recurrent_.push_back(std::move(pool));
   }
   for (const auto& layer : model.attention()) {
     kv_.emplace_back(bytes_for(sizes.kv_pages, layer.kv.page_bytes(), 1));
+    parts_.kv.push_back(slots_of(kv_.back(), sizes.kv_pages));
+  }
+  if (sizes.snapshots) {
+    conv_beside_ = Buffer(bytes_for(sizes.checkpoint_slots, model.memory().conv_rows, 1));
+    parts_.conv_beside = slots_of(conv_beside_, sizes.checkpoint_slots);
   }
 }
 
@@ -61,40 +151,21 @@ ops::KvPool StatePool::kv(size_t i) {
 }
 
 void StatePool::copy_ring(int32_t from, int32_t to) {
-  for (auto& pool : recurrent_) {
-    copy_slot(pool.ring_value, sizes_.ring_slots, from, to);
-    copy_slot(pool.ring_key, sizes_.ring_slots, from, to);
-    copy_slot(pool.ring_gate, sizes_.ring_slots, from, to);
-    copy_slot(pool.conv, sizes_.ring_slots, from, to);
-  }
+  copy_spans(parts_.ring(from), parts_.ring(to));
 }
 
 void StatePool::copy_page(int32_t from, int32_t to) {
-  for (auto& pages : kv_) copy_slot(pages, sizes_.kv_pages, from, to);
+  copy_spans(parts_.page(from), parts_.page(to));
 }
 
-void StatePool::poison_checkpoint(int32_t slot) {
-  for (auto& pool : recurrent_) {
-    poison_slot(pool.checkpoint, sizes_.checkpoint_slots, slot);
-    poison_slot(pool.scale, sizes_.checkpoint_slots, slot);
-  }
-}
+void StatePool::poison_checkpoint(int32_t slot) { fill_with_nan(parts_.checkpoint(slot)); }
 
-void StatePool::poison_ring(int32_t slot) {
-  for (auto& pool : recurrent_) {
-    poison_slot(pool.ring_value, sizes_.ring_slots, slot);
-    poison_slot(pool.ring_key, sizes_.ring_slots, slot);
-    poison_slot(pool.ring_gate, sizes_.ring_slots, slot);
-    poison_slot(pool.conv, sizes_.ring_slots, slot);
-  }
-}
+void StatePool::poison_ring(int32_t slot) { fill_with_nan(parts_.ring(slot)); }
 
-void StatePool::poison_page(int32_t page) {
-  for (auto& pages : kv_) poison_slot(pages, sizes_.kv_pages, page);
-}
+void StatePool::poison_page(int32_t page) { fill_with_nan(parts_.page(page)); }
 
 int64_t StatePool::bytes() const {
-  size_t total = 0;
+  size_t total = conv_beside_.bytes();
   for (const auto& pool : recurrent_) {
     total += pool.checkpoint.bytes() + pool.scale.bytes() + pool.ring_value.bytes() +
              pool.ring_key.bytes() + pool.ring_gate.bytes() + pool.conv.bytes();

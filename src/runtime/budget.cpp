@@ -1,12 +1,10 @@
 #include "runtime/budget.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 
 #include "core/error.h"
 #include "runtime/choice.h"
-#include "runtime/executor.h"
 #include "runtime/model_drafts.h"
 
 namespace replayssm {
@@ -19,24 +17,12 @@ constexpr int64_t kIndexBytes = 256;
 
 int64_t pages_for(int64_t positions) { return (positions + kPage - 1) / kPage; }
 
-// What Linux says could be taken without swapping; 0 if it does not say.
-int64_t available_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  int64_t kib = 0;
-  while (file >> name >> kib >> unit) {
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
-}
-
 // What a slot and the like costs.
 struct Unit {
   int64_t slot, ring, conv, conv_rows, page;
 
-  explicit Unit(const Model& model) {
-    const ModelMemory m = model.memory();
-    conv_rows = Executor::conv_rows_bytes(model);
+  explicit Unit(const ModelMemory& m) {
+    conv_rows = m.conv_rows;
     slot = m.checkpoint_slot + conv_rows;
     ring = m.ring_slot;
     conv = m.conv_slot;
@@ -52,13 +38,8 @@ ForwardLimits forward_limits(const Model& model, const EngineOptions& options, i
   limits.max_tokens = steps + options.chunk_tokens;
   limits.max_rows = sequences;
   limits.max_logits = steps + kScoreTokens;
+  limits.max_positions = options.max_positions;
   return limits;
-}
-
-int64_t scratch_bytes(const Model& model, const ops::Context& context,
-                      const ForwardLimits& limits) {
-  return Forward(model, context, limits).bytes() +
-         limits.max_logits * model.spec().vocab * int64_t{sizeof(float)};
 }
 
 std::string mib(int64_t bytes) {
@@ -67,14 +48,16 @@ std::string mib(int64_t bytes) {
 
 class Fitter {
  public:
-  Fitter(const Model& model, const Model* draft, const ops::Context& context,
-         const EngineOptions& options)
-      : model_(model), draft_(draft), context_(context), options_(options), unit_(model) {
+  Fitter(const Model& model, const Model* draft, const Device& device, const EngineOptions& options)
+      : model_(model),
+        draft_(draft),
+        device_(device),
+        options_(options),
+        memory_(device.memory(model)),
+        unit_(memory_) {
+    if (draft != nullptr) draft_memory_ = device.memory(*draft);
     budget_ = options.memory_bytes;
-    if (budget_ == 0) {
-      budget_ = available_bytes() / 5 * 4 + model.memory().weights +
-                (draft == nullptr ? 0 : draft->memory().weights);
-    }
+    if (budget_ == 0) budget_ = device.budget_bytes(memory_.weights + draft_memory_.weights);
   }
 
   BudgetPlan fit() {
@@ -87,22 +70,21 @@ class Fitter {
  private:
   // All but pages, snapshots and what grows with neither.
   int64_t fixed(int32_t sequences) const {
-    int64_t bytes = model_.memory().weights + draw_bytes() +
-                    scratch_bytes(model_, context_, forward_limits(model_, options_, sequences)) +
+    int64_t bytes = memory_.weights + draw_bytes() +
+                    device_.scratch_bytes(model_, forward_limits(model_, options_, sequences)) +
                     sequences * unit_.sequence() + spare_slots() * unit_.slot;
-    if (draft_ != nullptr) bytes += draft_->memory().weights + draft_state(sequences);
+    if (draft_ != nullptr) bytes += draft_memory_.weights + draft_state(sequences);
     return bytes;
   }
   int64_t draw_bytes() const { return model_.spec().vocab * 17; }
   // A slot for hashes of states.
   int32_t spare_slots() const { return options_.test_hooks ? 1 : 0; }
   int64_t draft_state(int32_t sequences) const {
-    const ModelMemory m = draft_->memory();
-    const RunnerLimits r = ModelDrafts::limits(sequences, options_.max_positions);
-    const ForwardLimits limits{r.max_tokens, r.max_sequences, r.max_logits};
+    const ModelMemory& m = draft_memory_;
+    const RunnerLimits limits = ModelDrafts::limits(sequences, options_.max_positions);
     return sequences * (m.checkpoint_slot + m.ring_slot + m.conv_slot +
                         pages_for(options_.max_positions) * m.kv_page) +
-           12 * draft_->spec().vocab + scratch_bytes(*draft_, context_, limits);
+           12 * draft_->spec().vocab + device_.scratch_bytes(*draft_, limits.forward());
   }
   int64_t least_pages() const { return pages_for(options_.max_positions); }
   bool fits(int32_t sequences) const {
@@ -117,8 +99,8 @@ class Fitter {
            " positions: ", mib(all), " would, or ", left / unit_.page * kPage, " positions");
     }
     fail("the memory budget of ", mib(budget_), " holds no sequence: weights take ",
-         mib(model_.memory().weights), ", and ", mib(all), " would hold one of ",
-         options_.max_positions, " positions");
+         mib(memory_.weights), ", and ", mib(all), " would hold one of ", options_.max_positions,
+         " positions");
   }
 
   BudgetPlan plan(int32_t sequences) const {
@@ -147,7 +129,7 @@ class Fitter {
     out.pools.ring_slots = sequences;
     out.pools.kv_pages = static_cast<int32_t>(pages);
 
-    const ModelMemory m = model_.memory();
+    const ModelMemory& m = memory_;
     auto& purposes = out.report.purposes;
     purposes = {
         {"weights", m.weights},
@@ -157,10 +139,10 @@ class Fitter {
         {"KV pages", pages * m.kv_page},
         {"snapshots", (snapshots + spare_slots()) * unit_.slot},
         {"cache index", pages * kIndexBytes},
-        {"scratch", scratch_bytes(model_, context_, out.forward) + draw_bytes()},
+        {"scratch", device_.scratch_bytes(model_, out.forward) + draw_bytes()},
     };
     if (draft_ != nullptr) {
-      purposes.emplace_back("draft weights", draft_->memory().weights);
+      purposes.emplace_back("draft weights", draft_memory_.weights);
       purposes.emplace_back("draft state", draft_state(sequences));
     }
     int64_t total = 0;
@@ -172,17 +154,19 @@ class Fitter {
 
   const Model& model_;
   const Model* draft_;
-  const ops::Context& context_;
+  const Device& device_;
   const EngineOptions& options_;
+  ModelMemory memory_;
+  ModelMemory draft_memory_;
   Unit unit_;
   int64_t budget_ = 0;
 };
 
 }  // namespace
 
-BudgetPlan fit_budget(const Model& model, const Model* draft, const ops::Context& context,
+BudgetPlan fit_budget(const Model& model, const Model* draft, const Device& device,
                       const EngineOptions& options) {
-  return Fitter(model, draft, context, options).fit();
+  return Fitter(model, draft, device, options).fit();
 }
 
 }  // namespace replayssm

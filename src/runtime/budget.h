@@ -1,6 +1,7 @@
 // One byte budget for all that an engine holds; what it is spent on is decided here, at load.
 #pragma once
 
+#include "runtime/backend.h"
 #include "runtime/engine.h"
 
 namespace replayssm {
@@ -16,7 +17,7 @@ struct BudgetPlan {
 inline constexpr int64_t kScoreTokens = 64;
 
 // Throws Error, saying what would fit, if the budget holds not even one sequence.
-BudgetPlan fit_budget(const Model& model, const Model* draft, const ops::Context& context,
+BudgetPlan fit_budget(const Model& model, const Model* draft, const Device& device,
                       const EngineOptions& options);
 
 }  // namespace replayssm

@@ -77,7 +77,27 @@ Choice::Drawn Choice::draw(DrawMemory& memory, std::span<const float> logits, in
       if (memory.allowed[i] == 0) memory.logits[i] = -std::numeric_limits<float>::infinity();
     }
   }
-  const auto drawn = memory.sampler.sample(from, sampling_, position);
+  Drawn out = take(memory.sampler.sample(from, sampling_, position), position);
+  if (out.status == Status::kError) return out;
+  if (request_.logprobs >= 0) {
+    out.logprob = logprob_of(memory.context, logits, out.token, request_.logprobs);
+  }
+  if (out.status == Status::kStop) return out;
+  if (masks && !constraint_->accept(out.token)) {
+    return {Status::kError,
+            -1,
+            {},
+            concat("the grammar refuses a token that it allowed at ", position)};
+  }
+  if (adjusts_) ++seen_[out.token];
+  return out;
+}
+
+bool Choice::samples_only() const {
+  return !adjusts_ && constraint_ == nullptr && request_.logprobs < 0;
+}
+
+Choice::Drawn Choice::take(const ops::SampleResult& drawn, int64_t position) const {
   if (drawn.status == ops::SampleStatus::kNan) {
     return {Status::kError, -1, {}, concat("the model gave NaN logits at ", position)};
   }
@@ -86,20 +106,9 @@ Choice::Drawn Choice::draw(DrawMemory& memory, std::span<const float> logits, in
   }
   Drawn out;
   out.token = drawn.token;
-  if (request_.logprobs >= 0) {
-    out.logprob = logprob_of(memory.context, logits, drawn.token, request_.logprobs);
-  }
   if (std::ranges::find(request_.stop_ids, drawn.token) != request_.stop_ids.end()) {
     out.status = Status::kStop;
-    return out;
   }
-  if (masks && !constraint_->accept(drawn.token)) {
-    return {Status::kError,
-            -1,
-            {},
-            concat("the grammar refuses a token that it allowed at ", position)};
-  }
-  if (adjusts_) ++seen_[drawn.token];
   return out;
 }
 

@@ -50,6 +50,10 @@ class Choice {
   // Draws the token at `position` from its logits and takes it into the text. In this order:
   // repetition, presence and frequency penalties, bias, constraint, sampling.
   Drawn draw(DrawMemory& memory, std::span<const float> logits, int64_t position);
+  // Sampling alone decides, and no logprob is asked for: take() may stand for draw().
+  bool samples_only() const;
+  // As draw(), with what the sampler drew.
+  Drawn take(const ops::SampleResult& drawn, int64_t position) const;
 
   // The drafts up to the first that the constraint refuses: it could not stand.
   std::vector<int32_t> possible(std::vector<int32_t> drafts) const;

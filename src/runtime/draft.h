@@ -33,9 +33,10 @@ std::unique_ptr<Drafter> make_script_drafter(const std::string& file, int64_t vo
 std::unique_ptr<Drafter> make_script_drafter(std::vector<std::vector<int32_t>> steps);
 
 // A second, smaller model; its state is rolled back as the target's is. It draws with the same
-// generator at the same position. The context must outlive it.
+// generator at the same position. The context, which draws, must outlive it.
 std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<const Model> model,
-                                            const ops::Context& context, int64_t max_positions,
+                                            const Device& device, const ops::Context& context,
+                                            int64_t max_positions,
                                             const ops::SamplerParams& sampling);
 
 }  // namespace replayssm

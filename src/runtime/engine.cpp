@@ -8,8 +8,8 @@
 namespace replayssm {
 namespace {
 
-SchedulerOptions scheduler_options(const Model& model, const EngineOptions& options,
-                                   const BudgetPlan& budget) {
+SchedulerOptions scheduler_options(const Model& model, const ModelMemory& memory,
+                                   const EngineOptions& options, const BudgetPlan& budget) {
   SchedulerOptions out;
   out.grid = model.grid();
   out.max_window = model.options().max_window;
@@ -20,8 +20,8 @@ SchedulerOptions scheduler_options(const Model& model, const EngineOptions& opti
   out.score_tokens = kScoreTokens;
   out.prefix_cache = options.prefix_cache;
   out.cuts = {model.grid().interval, options.snapshot_interval, options.message_end_ids};
-  out.slot_bytes = model.memory().checkpoint_slot + Executor::conv_rows_bytes(model);
-  out.page_bytes = model.memory().kv_page;
+  out.slot_bytes = memory.checkpoint_slot + memory.conv_rows;
+  out.page_bytes = memory.kv_page;
   out.poison = options.test_hooks;
   out.tell_evictions = !options.cache_folder.empty();
   return out;
@@ -69,17 +69,18 @@ const EngineOptions& checked(const EngineOptions& o, const Model& model) {
 
 }  // namespace
 
-EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& context,
-                       const EngineOptions& options)
+EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const Device& device,
+                       const ops::Context& context, const EngineOptions& options)
     : model_(std::move(model)),
       options_(checked(options, *model_)),
-      budget_(fit_budget(*model_, options.draft_model.get(), context, options)),
+      memory_(device.memory(*model_)),
+      budget_(fit_budget(*model_, options.draft_model.get(), device, options)),
       trace_(options.trace_file),
-      executor_(*model_, context, executor_pools(options, budget_.pools), budget_.forward),
-      scheduler_(scheduler_options(*model_, options, budget_)),
+      executor_(*model_, device, executor_pools(options, budget_.pools), budget_.forward),
+      scheduler_(scheduler_options(*model_, memory_, options, budget_)),
       draw_(context, model_->spec().vocab) {
   if (options_.draft_model != nullptr) {
-    draft_model_.emplace(options_.draft_model, context, budget_.max_sequences,
+    draft_model_.emplace(options_.draft_model, device, context, budget_.max_sequences,
                          options_.max_positions);
   }
   int64_t planned = 0;
@@ -92,7 +93,7 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const ops::Context& c
 }
 
 int64_t EngineImpl::held_bytes() const {
-  int64_t bytes = model_->memory().weights + executor_.bytes() + draw_.bytes();
+  int64_t bytes = memory_.weights + executor_.bytes() + draw_.bytes();
   if (draft_model_) bytes += draft_model_->bytes();
   return bytes;
 }
@@ -268,9 +269,14 @@ std::optional<Refusal> EngineImpl::drop_cache() {
   });
 }
 
+std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const Device& device,
+                                    const ops::Context& context, const EngineOptions& options) {
+  return std::make_unique<EngineImpl>(std::move(model), device, context, options);
+}
+
 std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const ops::Context& context,
                                     const EngineOptions& options) {
-  return std::make_unique<EngineImpl>(std::move(model), context, options);
+  return make_engine(std::move(model), *cpu_device(context), context, options);
 }
 
 }  // namespace replayssm

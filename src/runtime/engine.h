@@ -2,8 +2,8 @@
 //
 // One thread owns the scheduler, the pools and the model; all else talks to it by submit, cancel
 // and the listener. What a request answers is a pure function of the request: it does not depend
-// on its batch mates, on drafts, chunks, preemption, cache hits, forks or restores (on a backend
-// whose passes are exact: the CPU's).
+// on its batch mates, on drafts, chunks, preemption, cache hits, forks or restores (on a device
+// whose passes are exact: the CPU, or CUDA in its exact mode).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "model/model.h"
 #include "ops/context.h"
 #include "ops/sample.h"
+#include "runtime/backend.h"
 #include "runtime/draft.h"
 
 namespace replayssm {
@@ -203,8 +204,11 @@ class Engine {
   virtual std::optional<Refusal> drop_cache() = 0;
 };
 
-// The engine of this build's backend. Throws Error if the budget holds not even one sequence: the
-// text says what would fit.
+// The models are the device's (Device::load); the context, which draws, must outlive the engine.
+// Throws Error if the budget holds not even one sequence: the text says what would fit.
+std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const Device& device,
+                                    const ops::Context& context, const EngineOptions& options);
+// On the CPU.
 std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const ops::Context& context,
                                     const EngineOptions& options);
 

@@ -57,7 +57,7 @@ struct LiveRequest {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(std::shared_ptr<const Model> model, const ops::Context& context,
+  EngineImpl(std::shared_ptr<const Model> model, const Device& device, const ops::Context& context,
              const EngineOptions& options);
   ~EngineImpl() override;
 
@@ -95,11 +95,12 @@ class EngineImpl final : public Engine {
   void step();
   void act(std::span<const Action> actions);
   void propose(const StepPlan& plan);
-  RowResult take_row(const StepRow& row, std::span<const int32_t> fed, const float* logits);
+  void plan_draws(const StepPlan& plan);
+  PassResult after(PassResult pass, int64_t n_rows) const;
+  RowResult take_row(const StepRow& row, std::span<const int32_t> fed, PassResult pass);
   void take_prompt_logprobs(LiveRequest& live, const StepRow& row, const float* logits);
   RowResult::Choice take_choice(LiveRequest& live, const StepRow& row, int32_t choice,
-                                std::span<const int32_t> fed, const float* logits,
-                                RowResult& result);
+                                std::span<const int32_t> fed, PassResult pass, RowResult& result);
   bool drafts_by_model(const GenerationRequest& request) const;
   void drop_waiting_drafters();
   void trace_step(const StepPlan& plan, double start, double drafted, double passed);
@@ -123,6 +124,7 @@ class EngineImpl final : public Engine {
 
   std::shared_ptr<const Model> model_;
   EngineOptions options_;
+  ModelMemory memory_;  // on the device
   BudgetPlan budget_;
   Trace trace_;
   Executor executor_;
@@ -136,6 +138,7 @@ class EngineImpl final : public Engine {
   std::vector<SequenceKey> just_ended_;
   std::deque<Finished> finished_;
   std::vector<std::vector<int32_t>> fed_;  // of the step at hand
+  std::vector<DrawRow> draws_;             // likewise, a row of logits each
   EngineStats counts_;                     // its running totals
   int64_t scheduled_preemptions_ = 0;
 

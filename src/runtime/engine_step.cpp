@@ -88,6 +88,31 @@ void EngineImpl::propose(const StepPlan& plan) {
   for (size_t j = 0; j < jobs.size(); ++j) take(job_rows[j], ModelDrafts::drafts(*jobs[j].text));
 }
 
+// What the device may draw: for one choice, by sampling alone.
+void EngineImpl::plan_draws(const StepPlan& plan) {
+  draws_.clear();
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const StepRow& row = plan.rows[i];
+    const int64_t n_tokens = std::ssize(fed_[i]), n_logits = Executor::n_logits(row, n_tokens);
+    if (n_logits == 0) continue;
+    const Choice& choice =
+        live_.at(row.key.request).parts[static_cast<size_t>(row.key.choice)].choice;
+    DrawRow draw;
+    draw.wanted = row.ends_text && !row.all_logits && choice.samples_only() &&
+                  scheduler_.find(row.key)->spec.n_choices == 1;
+    draw.params = choice.sampling();
+    for (int64_t token = n_tokens - n_logits; token < n_tokens; ++token) {
+      draw.position = row.row.start + token + 1;
+      draws_.push_back(draw);
+    }
+  }
+}
+
+PassResult EngineImpl::after(PassResult pass, int64_t n_rows) const {
+  return {pass.logits + n_rows * model_->spec().vocab,
+          pass.drawn == nullptr ? nullptr : pass.drawn + n_rows};
+}
+
 void EngineImpl::note_admissions() {
   for (const auto& [key, s] : scheduler_.sequences()) {
     if (!s.admitted || key.choice != 0 || s.stage == Sequence::Stage::kClosing) continue;
@@ -127,7 +152,7 @@ void EngineImpl::end_choice(LiveRequest& live, int32_t choice, FinishReason reas
 // Draws what the window decides for one choice: the token after it, and while drafts stand, those
 // after them.
 RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row, int32_t choice,
-                                          std::span<const int32_t> fed, const float* logits,
+                                          std::span<const int32_t> fed, PassResult pass,
                                           RowResult& result) {
   const int64_t vocab = model_->spec().vocab;
   LiveRequest::Part& part = live.parts[static_cast<size_t>(choice)];
@@ -143,8 +168,12 @@ RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row,
   int32_t stand = 0;
   if (most == 0) end(FinishReason::kLength);
   for (bool agrees = true; agrees && !out.ended; ++stand) {
-    const auto drawn = part.choice.draw(draw_, {logits + stand * vocab, static_cast<size_t>(vocab)},
-                                        length + std::ssize(events));
+    const int64_t position = length + std::ssize(events);
+    const auto drawn =
+        pass.drawn != nullptr
+            ? part.choice.take(pass.drawn[stand], position)
+            : part.choice.draw(draw_, {pass.logits + stand * vocab, static_cast<size_t>(vocab)},
+                               position);
     if (drawn.status == Choice::Status::kToken) {
       agrees = stand + 1 < std::ssize(fed) && fed[static_cast<size_t>(stand + 1)] == drawn.token;
       events.push_back({choice, drawn.token, agrees, drawn.logprob});
@@ -177,14 +206,14 @@ RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row,
   return out;
 }
 
-RowResult EngineImpl::take_row(const StepRow& row, std::span<const int32_t> fed,
-                               const float* logits) {
+// `pass` from this row's logits on; `drawn` only if they were all drawn.
+RowResult EngineImpl::take_row(const StepRow& row, std::span<const int32_t> fed, PassResult pass) {
   RowResult result;
   result.n_tokens = static_cast<int32_t>(fed.size());
   result.n_commit = row.phase == Phase::kSweep ? result.n_tokens : 0;
   if (row.only_folds) return result;
   LiveRequest& live = live_.at(row.key.request);
-  if (row.all_logits) take_prompt_logprobs(live, row, logits);
+  if (row.all_logits) take_prompt_logprobs(live, row, pass.logits);
   if (!row.ends_text) return result;
   if (!live.prompt_done) {
     live.prompt_done = true;
@@ -194,12 +223,12 @@ RowResult EngineImpl::take_row(const StepRow& row, std::span<const int32_t> fed,
   }
   // A sweep's window stands; only what follows its last token is open.
   if (row.phase == Phase::kSweep) {
-    logits += (Executor::n_logits(row, std::ssize(fed)) - 1) * model_->spec().vocab;
+    pass = after(pass, Executor::n_logits(row, std::ssize(fed)) - 1);
     fed = fed.last(1);
   }
   const int32_t n_choices = scheduler_.find(row.key)->spec.n_choices;
   for (int32_t i = 0; i < n_choices; ++i) {
-    result.choices.push_back(take_choice(live, row, row.key.choice + i, fed, logits, result));
+    result.choices.push_back(take_choice(live, row, row.key.choice + i, fed, pass, result));
   }
   live.usage.accepted += result.accepted;
   const Sequence& sequence = *scheduler_.find(row.key);
@@ -238,14 +267,20 @@ void EngineImpl::step() {
   const double start = trace_.now();
   propose(plan);
   const double drafted = trace_.now();
-  const float* logits = executor_.run(plan.rows, fed_);
+  plan_draws(plan);
+  PassResult pass = executor_.run(plan.rows, fed_, draws_);
   const double passed = trace_.now();
   StepResult result;
   result.draft_seconds = drafted - start;
   result.seconds = passed - drafted;
+  size_t n_taken = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
-    result.rows.push_back(take_row(plan.rows[i], fed_[i], logits));
-    logits += Executor::n_logits(plan.rows[i], std::ssize(fed_[i])) * model_->spec().vocab;
+    const int64_t n_logits = Executor::n_logits(plan.rows[i], std::ssize(fed_[i]));
+    const bool drawn = n_logits > 0 && draws_[n_taken].wanted;
+    result.rows.push_back(
+        take_row(plan.rows[i], fed_[i], {pass.logits, drawn ? pass.drawn : nullptr}));
+    n_taken += static_cast<size_t>(n_logits);
+    pass = after(pass, n_logits);
   }
   scheduler_.commit(plan, result);
   ++counts_.steps;

@@ -40,7 +40,7 @@ uint64_t EngineImpl::fingerprint() {
   row.row.read_slot = row.row.write_slot = row.row.ring_slot = 0;
   for (int32_t i = 0; i * ops::kKvPage < length; ++i) row.pages.push_back(i);
   row.ends_text = true;
-  const float* logits = executor_.run({&row, 1}, {&text, 1});
+  const float* logits = executor_.run({&row, 1}, {&text, 1}, {}).logits;
   const int64_t numbers[] = {model.spec().vocab,
                              std::ssize(model.spec().layers),
                              model.grid().interval,
@@ -57,7 +57,7 @@ uint64_t EngineImpl::fingerprint() {
   executor_.read_snapshot(0, row.pages, state);
   sum.add(state.data(), state.size());
   // An embedding row that the text does not hold may differ still.
-  sum.add(model.weights().embedding.data(), model.weights().embedding.bytes());
+  executor_.add_embedding(sum);
   if (options_.test_hooks) {
     executor_.act({Action::Kind::kPoisonCheckpoint, 0, -1, 0, {}});
     executor_.act({Action::Kind::kPoisonRing, 0, -1, 0, {}});

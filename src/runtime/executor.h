@@ -8,27 +8,27 @@
 #include <vector>
 
 #include "model/forward.h"
+#include "runtime/backend.h"
 #include "runtime/step_plan.h"
 #include "runtime/traffic.h"
 
 namespace replayssm {
 
+class Checksum;
+
 class Executor {
  public:
-  // Model and context must outlive it.
-  Executor(const Model& model, const ops::Context& context, const PoolSizes& sizes,
-           const ForwardLimits& limits);
-
-  // Bytes of the conv rows that stand beside one checkpoint slot.
-  static int64_t conv_rows_bytes(const Model& model);
+  // The model must outlive it; sizes.snapshots is taken as set.
+  Executor(const Model& model, const Device& device, PoolSizes sizes, const ForwardLimits& limits);
 
   // Any action but kEvict.
   void act(const Action& action);
 
   // One pass over the rows; tokens[i] are the ids of row i's window. Logits come in the order of
-  // the rows, valid until the next pass: every token's for all_logits rows and for steps, the
-  // last's for sweeps that end their text.
-  const float* run(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens);
+  // the rows: every token's for all_logits rows and for steps, the last's for sweeps that end
+  // their text. draws: a row each of these, or none.
+  PassResult run(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens,
+                 std::span<const DrawRow> draws);
   // Logit rows that run() gives for a row with so many tokens.
   static int64_t n_logits(const StepRow& row, int64_t n_tokens);
 
@@ -45,19 +45,19 @@ class Executor {
   uint64_t state_hash(const SequenceState& state, std::span<const int32_t> pages,
                       int32_t spare_slot);
 
+  // Into `sum`, a piece at a time.
+  void add_embedding(Checksum& sum) const;
+
   const StateTraffic& traffic() const { return traffic_; }
   // All that it holds.
-  int64_t bytes() const;
+  int64_t bytes() const { return backend_->state_bytes() + backend_->scratch_bytes(); }
 
  private:
-  void copy_conv(int32_t ring_slot, int32_t slot, int64_t position, bool save);
+  void save_conv(int32_t ring_slot, int32_t slot, int64_t position);
 
   const Model& model_;
   ModelMemory memory_;
-  StatePool pool_;
-  Forward forward_;
-  Buffer conv_;  // [checkpoint_slots, conv_rows_bytes]
-  std::vector<float> logits_;
+  std::unique_ptr<Backend> backend_;
   StateTraffic traffic_;
 
   std::vector<ForwardRow> rows_;

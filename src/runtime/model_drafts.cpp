@@ -100,9 +100,12 @@ namespace {
 // One text alone.
 class ModelDrafter final : public Drafter {
  public:
-  ModelDrafter(std::shared_ptr<const Model> model, const ops::Context& context,
-               int64_t max_positions, const ops::SamplerParams& sampling)
-      : drafts_(std::move(model), context, 1, max_positions), text_(drafts_), sampling_(sampling) {}
+  ModelDrafter(std::shared_ptr<const Model> model, const Device& device,
+               const ops::Context& context, int64_t max_positions,
+               const ops::SamplerParams& sampling)
+      : drafts_(std::move(model), device, context, 1, max_positions),
+        text_(drafts_),
+        sampling_(sampling) {}
 
   int64_t bytes() const override { return drafts_.bytes(); }
   std::vector<int32_t> propose(std::span<const int32_t> tokens, int32_t k) override {
@@ -120,9 +123,10 @@ class ModelDrafter final : public Drafter {
 }  // namespace
 
 std::unique_ptr<Drafter> make_model_drafter(std::shared_ptr<const Model> model,
-                                            const ops::Context& context, int64_t max_positions,
+                                            const Device& device, const ops::Context& context,
+                                            int64_t max_positions,
                                             const ops::SamplerParams& sampling) {
-  return std::make_unique<ModelDrafter>(std::move(model), context, max_positions, sampling);
+  return std::make_unique<ModelDrafter>(std::move(model), device, context, max_positions, sampling);
 }
 
 }  // namespace replayssm

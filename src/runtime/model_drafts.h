@@ -21,10 +21,10 @@ class ModelDrafts {
     return {max_texts, max_positions, std::max<int64_t>(kPrefillChunk, max_texts), max_texts};
   }
 
-  // The context must outlive it.
-  ModelDrafts(std::shared_ptr<const Model> model, const ops::Context& context, int32_t max_texts,
-              int64_t max_positions)
-      : runner_(std::move(model), context, limits(max_texts, max_positions)),
+  // The context, which draws, must outlive it.
+  ModelDrafts(std::shared_ptr<const Model> model, const Device& device, const ops::Context& context,
+              int32_t max_texts, int64_t max_positions)
+      : runner_(std::move(model), device, limits(max_texts, max_positions)),
         sampler_(context, runner_.model().spec().vocab) {}
 
   // A text that is drafted for: what it holds goes with it.
@@ -51,7 +51,7 @@ class ModelDrafts {
   static const std::vector<int32_t>& drafts(const Text& text) { return text.drafts_; }
 
   int64_t bytes() const {
-    return runner_.model().memory().weights + runner_.state_bytes() + runner_.scratch_bytes();
+    return runner_.memory().weights + runner_.state_bytes() + runner_.scratch_bytes();
   }
 
  private:

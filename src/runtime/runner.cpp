@@ -48,16 +48,14 @@ void check_text(const std::string& source, std::span<const int32_t> ids, int64_t
   }
 }
 
-Runner::Runner(std::shared_ptr<const Model> model, const BackendFactory& backend,
-               RunnerLimits limits)
+Runner::Runner(std::shared_ptr<const Model> model, const Device& device, RunnerLimits limits)
     : model_(std::move(model)),
-      memory_(model_->memory()),
+      memory_(device.memory(*model_)),
       limits_(limits),
-      backend_(backend(*model_,
-                       pool_sizes(memory_, limits, checkpoint_slots_each(model_->options())),
-                       {limits.max_tokens, limits.max_sequences, limits.max_logits})),
-      sequences_(static_cast<size_t>(limits.max_sequences)),
-      logits_(static_cast<size_t>(limits.max_logits * model_->spec().vocab)) {
+      backend_(device.make(*model_,
+                           pool_sizes(memory_, limits, checkpoint_slots_each(model_->options())),
+                           limits.forward())),
+      sequences_(static_cast<size_t>(limits.max_sequences)) {
   const int32_t pages_each = static_cast<int32_t>(pages_for(limits.max_positions));
   for (int32_t i = 0; i < limits.max_sequences; ++i) {
     for (int32_t page = 0; page < pages_each; ++page) {
@@ -71,10 +69,6 @@ Runner::Runner(std::shared_ptr<const Model> model, const BackendFactory& backend
 }
 
 int32_t Runner::slots_each() const { return checkpoint_slots_each(model_->options()); }
-
-int64_t Runner::scratch_bytes() const {
-  return backend_->scratch_bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
-}
 
 int32_t Runner::open() {
   for (int32_t i = 0; i < limits_.max_sequences; ++i) {
@@ -174,7 +168,7 @@ const float* Runner::run(std::span<const Window> windows) {
       logit_tokens_.push_back(static_cast<int64_t>(tokens_.size()) - i);
     }
   }
-  backend_->run({rows_, tokens_, logit_tokens_}, logits_.data());
+  const float* logits = backend_->run({rows_, tokens_, logit_tokens_}, {}).logits;
   for (size_t i = 0; i < windows.size(); ++i) {
     traffic_.add(memory_, *model_, rows_[i].row, windows[i].prefill);
     SequenceState& state = sequences_[windows[i].sequence].state;
@@ -188,7 +182,7 @@ const float* Runner::run(std::span<const Window> windows) {
     }
   }
   ++n_passes_;
-  return logits_.data();
+  return logits;
 }
 
 void Runner::advance(int32_t sequence, int64_t count) {

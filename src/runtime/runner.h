@@ -25,6 +25,8 @@ struct RunnerLimits {
   int64_t max_positions = 2048;  // of one sequence
   int64_t max_tokens = 256;      // packed tokens of one pass
   int64_t max_logits = 256;      // logit rows of one pass
+
+  ForwardLimits forward() const { return {max_tokens, max_sequences, max_logits, max_positions}; }
 };
 
 // One sequence's part of a pass.
@@ -48,13 +50,15 @@ void check_text(const std::string& source, std::span<const int32_t> ids, int64_t
 
 class Runner {
  public:
-  Runner(std::shared_ptr<const Model> model, const BackendFactory& backend, RunnerLimits limits);
+  Runner(std::shared_ptr<const Model> model, const Device& device, RunnerLimits limits);
   // On the CPU; the context must outlive it.
   Runner(std::shared_ptr<const Model> model, const ops::Context& context, RunnerLimits limits)
-      : Runner(std::move(model), cpu_backend(context), limits) {}
+      : Runner(std::move(model), *cpu_device(context), limits) {}
 
   const Model& model() const { return *model_; }
   const RunnerLimits& limits() const { return limits_; }
+  // On the device.
+  const ModelMemory& memory() const { return memory_; }
 
   // A new empty sequence. Fails when max_sequences are open.
   int32_t open();
@@ -73,7 +77,7 @@ class Runner {
 
   const StateTraffic& traffic() const { return traffic_; }
   int64_t state_bytes() const { return backend_->state_bytes(); }
-  int64_t scratch_bytes() const;
+  int64_t scratch_bytes() const { return backend_->scratch_bytes(); }
   int64_t n_saturated() const { return backend_->n_saturated(); }
 
  private:
@@ -98,7 +102,6 @@ class Runner {
   RunnerLimits limits_;
   std::unique_ptr<Backend> backend_;
   std::vector<Sequence> sequences_;
-  std::vector<float> logits_;
   StateTraffic traffic_;
   int64_t n_passes_ = 0;
 

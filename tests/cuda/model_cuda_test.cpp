@@ -124,6 +124,7 @@ std::vector<float> logits_of(DecodeCuda& decode, std::span<const int32_t> ids, W
       if (!captured) decode.prepare(shape);
       captured = true;
       decode.launch(shape, 0);
+      decode.release(shape);
       decode.wait(shape);
     } else {
       decode.run_eager(shape);

@@ -213,7 +213,8 @@ TEST(Drafts, ShortDrafterFallsSilent) {
   const GenerateParams params = params_of({}, 4);
   const Text bare = text_of(engine, nullptr, prompt, params);
   for (const int64_t context : {20, 30, 31, 33, 60}) {
-    const auto drafter = make_model_drafter(engine.model(), engine.context(), context, {});
+    const auto drafter = make_model_drafter(engine.model(), *cpu_device(engine.context()),
+                                            engine.context(), context, {});
     const Text text = text_of(engine, drafter.get(), prompt, params);
     EXPECT_EQ(text.ids, bare.ids);
     EXPECT_EQ(text.stats.accepted, text.stats.drafted);

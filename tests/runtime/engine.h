@@ -112,14 +112,16 @@ struct Sent {
   RequestId id = 0;
 };
 
-// An engine with its model and threads. NaN fills what is free.
+// An engine with its device, model and threads. NaN fills what is free.
 class Bench {
  public:
+  using OpenDevice = std::function<std::unique_ptr<Device>(const ops::Context&)>;
   Bench(const std::string& folder, const ModelOptions& model_options, EngineOptions options,
-        int n_threads = 1)
+        int n_threads = 1, const OpenDevice& open = cpu_device)
       : pool_(n_threads),
         context_(pool_),
-        model_(Model::load(folder, model_options)),
+        device_(open(context_)),
+        model_(device_->load(folder, model_options)),
         options_(std::move(options)) {
     options_.test_hooks = true;
     restart();
@@ -127,10 +129,11 @@ class Bench {
 
   void restart() {
     engine_.reset();
-    engine_ = make_engine(model_, context_, options_);
+    engine_ = make_engine(model_, *device_, context_, options_);
   }
   EngineOptions& options() { return options_; }
   Engine& engine() { return *engine_; }
+  const Device& device() const { return *device_; }
   const std::shared_ptr<const Model>& model() const { return model_; }
   const ops::Context& context() const { return context_; }
 
@@ -190,6 +193,7 @@ class Bench {
  private:
   ThreadPool pool_;
   ops::Context context_;
+  std::unique_ptr<Device> device_;
   std::shared_ptr<const Model> model_;
   EngineOptions options_;
   std::unique_ptr<Engine> engine_;

@@ -146,7 +146,8 @@ TEST_P(Law, SpeculatedTextFollowsTheTargetsLaw) {
       // The target itself, but hotter: often right, often not.
       ops::SamplerParams hotter = params.sampling;
       hotter.temperature *= 1.5f;
-      model_drafter = make_model_drafter(engine.model(), engine.context(), 16, hotter);
+      model_drafter = make_model_drafter(engine.model(), *cpu_device(engine.context()),
+                                         engine.context(), 16, hotter);
     }
     const Text text =
         text_of(engine, model_drafter ? model_drafter.get() : &constant, prompt, params);

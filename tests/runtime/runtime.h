@@ -77,7 +77,8 @@ class Rig {
 
   std::unique_ptr<Drafter> model_drafter(const std::shared_ptr<const Model>& model,
                                          const ops::SamplerParams& sampling) const {
-    return make_model_drafter(model, context_, runner_.limits().max_positions, sampling);
+    return make_model_drafter(model, *cpu_device(context_), context_,
+                              runner_.limits().max_positions, sampling);
   }
 
  private:

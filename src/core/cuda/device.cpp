@@ -6,11 +6,6 @@
 #include "core/error.h"
 
 namespace replayssm {
-namespace {
-
-constexpr int64_t kAlignment = 256;
-
-}  // namespace
 
 void check_cuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
@@ -64,6 +59,18 @@ Stream::Stream() {
 Stream::~Stream() { cudaStreamDestroy(stream_); }
 
 void Stream::wait() const { check_cuda(cudaStreamSynchronize(stream_), "wait for the stream"); }
+
+Event::Event() {
+  check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+}
+
+Event::~Event() { cudaEventDestroy(event_); }
+
+void Event::record(const Stream& stream) const {
+  check_cuda(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+}
+
+void Event::wait() const { check_cuda(cudaEventSynchronize(event_), "wait for an event"); }
 
 PinnedBuffer::PinnedBuffer(int64_t bytes) {
   void* data = nullptr;

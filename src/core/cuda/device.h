@@ -21,10 +21,12 @@ int64_t free_device_bytes();
 // Bytes by purpose, in the order of the first use.
 using MemoryUse = std::vector<std::pair<std::string, int64_t>>;
 
-// Gives memory out from the front of one block, 256-byte aligned, and keeps the sums by purpose.
+// Gives memory out from the front of one block, aligned, and keeps the sums by purpose.
 // Without a block it only counts: the same walk that takes the memory tells how much there must be.
 class DeviceArena {
  public:
+  static constexpr int64_t kAlignment = 256;
+
   DeviceArena() = default;  // counts
   explicit DeviceArena(int64_t bytes);
   ~DeviceArena();
@@ -60,6 +62,20 @@ class Stream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+// A point in a stream.
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(const Stream& stream) const;
+  void wait() const;
+
+ private:
+  cudaEvent_t event_ = nullptr;
 };
 
 // Page-locked host memory, zeroed.

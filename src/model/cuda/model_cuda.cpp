@@ -150,6 +150,53 @@ StatePoolCuda take_pools(const ModelCuda& model, const PoolSizesCuda& sizes, Dev
   return out;
 }
 
+ModelMemory memory_of(const ModelCuda& model) {
+  ModelMemory out;
+  for (const RecurrentLayerCuda& layer : model.recurrent) {
+    out.checkpoint_slot += layer.state_elements * dtype_bytes(model.options.checkpoint) +
+                           layer.scale_elements * int64_t{sizeof(float)};
+    const int64_t row = (layer.value_row + layer.key_row) * dtype_bytes(layer.problem.ring) +
+                        layer.gate_row * int64_t{sizeof(float)};
+    out.ring_token += row;
+    out.ring_slot += row * layer.problem.grid.ring_rows;
+    out.conv_slot += conv_row(layer) * layer.conv->problem().ring_rows * 2;
+    out.conv_rows += conv_row(layer) * (layer.conv->problem().width - 1) * 2;
+  }
+  for (const AttentionLayerCuda& layer : model.attention) {
+    out.kv_page += layer.kv.page_bytes();
+    out.kv_token += 2 * int64_t{layer.kv.n_kv_heads} * layer.kv.head_dim * 2;
+  }
+  return out;
+}
+
+StateParts state_parts(const ModelCuda& model, const StatePoolCuda& pools) {
+  const PoolSizesCuda& sizes = pools.sizes;
+  StateParts out;
+  for (size_t i = 0; i < model.recurrent.size(); ++i) {
+    const RecurrentLayerCuda& layer = model.recurrent[i];
+    const RecurrentPoolCuda& pool = pools.recurrent[i];
+    const int64_t rows = layer.problem.grid.ring_rows, ring_bytes = dtype_bytes(layer.problem.ring);
+    const ConvProblem& conv = layer.conv->problem();
+    const auto slots = [](void* data, int64_t bytes, int32_t count) {
+      return StateParts::Slots{static_cast<std::byte*>(data), bytes, count};
+    };
+    out.layers.push_back(
+        {slots(pool.state, layer.state_elements * dtype_bytes(model.options.checkpoint),
+               sizes.state_slots),
+         slots(pool.scale, layer.scale_elements * int64_t{sizeof(float)}, sizes.state_slots),
+         slots(pool.ring_value, rows * layer.value_row * ring_bytes, sizes.ring_slots),
+         slots(pool.ring_key, rows * layer.key_row * ring_bytes, sizes.ring_slots),
+         slots(pool.ring_gate, rows * layer.gate_row * int64_t{sizeof(float)}, sizes.ring_slots),
+         slots(pool.conv, conv.ring_rows * conv_row(layer) * 2, sizes.ring_slots), rows,
+         conv.ring_rows, conv.width});
+  }
+  for (const ops::KvPool& pages : pools.kv) {
+    out.kv.push_back(
+        {static_cast<std::byte*>(pages.data), pages.page_stride_bytes, sizes.kv_pages});
+  }
+  return out;
+}
+
 void fill_pools(const ModelCuda& model, const StatePoolCuda& pools, const Stream& stream) {
   uint64_t key = uint64_t{1} << 32;
   const auto fill = [&](void* data, DType dtype, int64_t n, float mean, float scale) {

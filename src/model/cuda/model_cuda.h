@@ -9,6 +9,8 @@
 #include "core/cuda/device.h"
 #include "model/cuda/weights_cuda.h"
 #include "model/families/family.h"
+#include "model/model.h"
+#include "model/state.h"
 #include "model/state_way.h"
 #include "ops/cuda/attention_cuda.h"
 #include "replay/cuda/conv_cuda.h"
@@ -89,6 +91,11 @@ constexpr int kept_sets(StateWay way) {
 }
 
 StatePoolCuda take_pools(const ModelCuda& model, const PoolSizesCuda& sizes, DeviceArena& arena);
+
+// As Model::memory() says them, but for the weights; and as state.h lists them, without conv rows
+// beside checkpoints.
+ModelMemory memory_of(const ModelCuda& model);
+StateParts state_parts(const ModelCuda& model, const StatePoolCuda& pools);
 
 // Finite values everywhere, as if sequences had run: for timing.
 void fill_pools(const ModelCuda& model, const StatePoolCuda& pools, const Stream& stream);

@@ -10,7 +10,10 @@
 // bf16. All else (fp32, other dims up to 256) by a plain kernel with fp32 weights.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "ops/attention.h"
 #include "ops/cuda/context_cuda.h"
@@ -31,6 +34,9 @@ struct KvShapeCuda {
   // Of one head in a page: k [16][head_dim], then v likewise.
   constexpr int64_t head_bytes() const { return 2 * kKvPage * head_dim * dtype_bytes(dtype); }
 };
+
+// k and v of a page that was copied to the host, fp32 [kKvPage, n_kv_heads, 2, head_dim].
+std::vector<float> page_values(const KvShapeCuda& shape, std::span<const std::byte> page);
 
 // The windows of a step, as device arrays; the sizes below them are known at capture.
 struct AttentionRowsCuda {

@@ -1,5 +1,8 @@
+#include <cstring>
+
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/kv_layout.cuh"
+#include "replay/convert.h"
 
 namespace replayssm::ops::cuda {
 namespace {
@@ -124,6 +127,32 @@ void check_kv(const KvShapeCuda& shape, const KvPool& pool, const AttentionRowsC
                   "page stride ", pool.page_stride_bytes);
   REPLAYSSM_CHECK(rows.max_positions <= rows.pages_stride * kKvPage, rows.max_positions,
                   " positions in ", rows.pages_stride, " pages");
+}
+
+std::vector<float> page_values(const KvShapeCuda& shape, std::span<const std::byte> page) {
+  // The view only reads.
+  const KvView view = kv_view(shape, {const_cast<std::byte*>(page.data()), shape.page_bytes()});
+  std::vector<float> out;
+  out.reserve(static_cast<size_t>(kKvPage * shape.n_kv_heads * 2 * shape.head_dim));
+  for (int32_t t = 0; t < kKvPage; ++t) {
+    for (int32_t head = 0; head < shape.n_kv_heads; ++head) {
+      for (const char* from : {view.keys(0, head), view.values(0, head)}) {
+        for (int32_t d = 0; d < shape.head_dim; ++d) {
+          const int64_t at = view.element(t, d);
+          float value;
+          if (shape.dtype == DType::kF32) {
+            std::memcpy(&value, from + at * 4, sizeof value);
+          } else {
+            uint16_t bits;
+            std::memcpy(&bits, from + at * 2, sizeof bits);
+            value = bf16_to_float(bits);
+          }
+          out.push_back(value);
+        }
+      }
+    }
+  }
+  return out;
 }
 
 void kv_append(const CudaContext& context, const KvShapeCuda& shape, const KvPool& pool,

@@ -1,15 +1,14 @@
-// The backend of Runner on the device: passes of any mix of steps and sweeps, without graphs, their
-// logits copied to the host.
+// Models on the device: passes of any mix of steps and sweeps, without graphs, their logits copied
+// to the host.
 #pragma once
 
-#include <string>
+#include <memory>
 
 #include "runtime/backend.h"
 
 namespace replayssm {
 
-// For models of `folder`, which is read again for the device's copy of the weights. exact: as
-// DecodeCudaOptions.
-BackendFactory cuda_backend(const std::string& folder, bool exact);
+// The current CUDA device. exact: as DecodeCudaOptions.
+std::unique_ptr<Device> cuda_device(bool exact);
 
 }  // namespace replayssm

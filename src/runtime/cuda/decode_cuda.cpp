@@ -1,6 +1,7 @@
 #include "runtime/cuda/decode_cuda.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "core/error.h"
@@ -103,7 +104,9 @@ struct DecodeCuda::Block {
 
 DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& folder,
                        bool dummy_weights, const DecodeCudaOptions& options)
-    : options_(options), model_(plan_model(description, options.model)) {
+    : options_(options),
+      model_(plan_model(description, options.model)),
+      released_(int64_t{sizeof(uint64_t)}) {
   check_device();
   const auto source = dummy_weights ? replayssm::dummy_weights(model_.options.weights, stream_)
                                     : file_weights(description, folder);
@@ -135,9 +138,20 @@ DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& f
   const auto mode = options.exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
   context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), workspace_, mode);
   forward_->prepare(*context_);
+  check_cuda(cudaMemset(n_passed_, 0, sizeof *n_passed_), "cudaMemset");
 }
 
-DecodeCuda::~DecodeCuda() = default;
+// What waits on the device runs to its end: its memory goes.
+DecodeCuda::~DecodeCuda() {
+  let_run(n_launched_);
+  cudaStreamSynchronize(stream_.get());
+}
+
+void DecodeCuda::let_run(uint64_t n_steps) {
+  n_released_ = n_steps;
+  std::atomic_ref(*reinterpret_cast<uint64_t*>(released_.data()))
+      .store(n_steps, std::memory_order_release);
+}
 
 int64_t DecodeCuda::pages_each() const {
   return (options_.max_positions + ops::kKvPage - 1) / ops::kKvPage;
@@ -164,6 +178,7 @@ void DecodeCuda::build(DeviceArena& arena) {
   step_block_ = arena.take_as<char>("scratch", step.used());
   page_table_ = arena.take_as<int32_t>("scratch", options_.max_rows * pages_each());
   outcome_block_ = arena.take_as<char>("scratch", outcome.used());
+  n_passed_ = arena.take_as<uint64_t>("scratch", 1);
 }
 
 void DecodeCuda::fill_state() { fill_pools(model_, pools_, stream_); }
@@ -246,8 +261,11 @@ void DecodeCuda::prepare(StepShape shape) {
   run_eager(shape);  // products choose their algorithms in a first pass
   const int sets = std::max(1, kept_sets(model_.options.way));
   for (int set = 0; set < sets; ++set) {
-    graphs_[{shape, set, kAllParts}] =
-        Graph::capture(stream_, [&] { enqueue(b, shape, set, kAllParts, /*copies=*/true); });
+    graphs_[{shape, set, kAllParts}] = Graph::capture(stream_, [&] {
+      const auto* released = reinterpret_cast<const uint64_t*>(released_.data());
+      cuda::wait_for_release(released, n_passed_, stream_.get());
+      enqueue(b, shape, set, kAllParts, /*copies=*/true);
+    });
   }
 }
 
@@ -268,12 +286,21 @@ std::vector<float> DecodeCuda::logits(StepShape shape) const {
 void DecodeCuda::launch(StepShape shape, int32_t kept_set) {
   const auto found = graphs_.find({shape, kept_set, kAllParts});
   REPLAYSSM_CHECK(found != graphs_.end(), "no graph of ", shape.rows, " rows of ", shape.window);
-  block(shape).send();
+  REPLAYSSM_CHECK(n_launched_ < n_waited_ + 2, "a third step at once");
   found->second.launch(stream_);
+  ends_[n_launched_++ % 2].record(stream_);
+}
+
+void DecodeCuda::release(StepShape shape) {
+  REPLAYSSM_CHECK(n_released_ < n_launched_ && n_released_ == n_waited_, n_launched_, " launched, ",
+                  n_released_, " released, ", n_waited_, " waited for");
+  block(shape).send();
+  let_run(n_released_ + 1);
 }
 
 StepOutcome DecodeCuda::wait(StepShape shape) {
-  stream_.wait();
+  REPLAYSSM_CHECK(n_waited_ < n_released_, "no step runs");
+  ends_[n_waited_++ % 2].wait();
   Block& b = block(shape);
   b.receive();
   const OutcomeArrays& out = b.outcomes;

@@ -1,6 +1,8 @@
 // Decoding on the device: one model, its memory out of one budget, and steps over many sequences as
 // graphs. A step is one copy down, one graph, one small copy up and one wait; drawing, verification
-// and acceptance are in the graph. The caller keeps the sequences' numbers.
+// and acceptance are in the graph. The caller keeps the sequences' numbers. A graph may be launched
+// while the step before it runs: it waits on the device until the host releases it, so that a
+// launch costs the device nothing.
 #pragma once
 
 #include <cstdint>
@@ -87,8 +89,11 @@ class DecodeCuda {
   void send_pages(StepShape shape);
   // Captures the graphs of a shape: before the first step, on arrays that hold one.
   void prepare(StepShape shape);
-  // Greedy. kept_set: PassCuda's.
+  // A step, in this order; at most two are between launch() and wait() at once, and all that was
+  // launched is waited for before any call but these three. launch() puts the graph on the stream
+  // (greedy; kept_set: PassCuda's), release() hands it the arrays and lets it run.
   void launch(StepShape shape, int32_t kept_set);
+  void release(StepShape shape);
   StepOutcome wait(StepShape shape);
 
   // The step's pass without a graph, waited for.
@@ -108,6 +113,7 @@ class DecodeCuda {
 
   void build(DeviceArena& arena);
   Block& block(StepShape shape);
+  void let_run(uint64_t n_steps);
   void enqueue(Block& block, StepShape shape, int32_t kept_set, uint32_t parts, bool copies);
 
   DecodeCudaOptions options_;
@@ -121,6 +127,10 @@ class DecodeCuda {
   char* step_block_ = nullptr;     // device, arrays of any shape
   int32_t* page_table_ = nullptr;  // device
   char* outcome_block_ = nullptr;  // device
+  uint64_t* n_passed_ = nullptr;   // device: graphs that have been let run
+  PinnedBuffer released_;          // steps that may run: one uint64_t, which the device reads
+  Event ends_[2];                  // of steps, in turn
+  uint64_t n_launched_ = 0, n_released_ = 0, n_waited_ = 0;
   std::map<StepShape, std::unique_ptr<Block>> blocks_;
   std::map<Key, Graph> graphs_;
 };

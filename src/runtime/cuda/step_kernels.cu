@@ -23,7 +23,18 @@ __global__ void rebuild_kernel(int32_t n_rows, const BaselineRow* from, const in
   to[r] = {row.read_slot, n_accepted[r] + 1, row.read_slot, 0, row.token, row.token};
 }
 
+__global__ void gate_kernel(const volatile uint64_t* released, uint64_t* n_passed) {
+  const uint64_t step = ++*n_passed;
+  while (*released < step) {
+  }
+  __threadfence_system();  // what the host wrote before is read after
+}
+
 }  // namespace
+
+void wait_for_release(const uint64_t* released, uint64_t* n_passed, cudaStream_t stream) {
+  gate_kernel<<<1, 1, 0, stream>>>(released, n_passed);
+}
 
 void force_accepted(int32_t n_rows, const int32_t* stands, const int64_t* first_token,
                     const int32_t* drawn, int32_t* n_accepted, int32_t* next, cudaStream_t stream) {

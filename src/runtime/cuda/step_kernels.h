@@ -1,4 +1,4 @@
-// What a decode step does on the device after the draws.
+// What a decode step does on the device before its pass and after the draws.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,6 +8,10 @@
 #include "replay/cuda/baselines/baselines.h"
 
 namespace replayssm::cuda {
+
+// Counts this step in *n_passed, and holds the stream until *released, in page-locked host memory,
+// is no less.
+void wait_for_release(const uint64_t* released, uint64_t* n_passed, cudaStream_t stream);
 
 // Where stands[r] > 0, so many tokens of row r's window stand whatever was drawn:
 // n_accepted[r] = stands[r] - 1, next[r] = what was drawn after the last of them. For timing at a

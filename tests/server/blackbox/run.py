@@ -38,6 +38,8 @@ class Run:
                       "--max-positions", str(self.max_positions), "--threads", str(args.threads),
                       "--draft", args.draft, "--draft-tokens", str(self.draft_tokens),
                       "--snapshot-interval", str(self.interval), "--chunk-tokens", str(self.chunk)]
+        if args.device == "cuda":  # only the exact mode promises bits
+            self.flags += ["--device", "cuda", "--exact"]
         if args.checkpoint:
             self.flags += ["--checkpoint-dtype", args.checkpoint]
         self.servers = []
@@ -65,6 +67,7 @@ def main():
     parser.add_argument("--model", default=os.path.join(ROOT, "models", "demo-gdn"))
     parser.add_argument("--draft", default=os.path.join(ROOT, "models", "demo-draft"))
     parser.add_argument("--draft-tokens", type=int, default=7)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--checkpoint", default="")
     parser.add_argument("--interval", type=int, default=64)
     parser.add_argument("--max-positions", type=int, default=4096)
