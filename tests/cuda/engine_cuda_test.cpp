@@ -167,7 +167,7 @@ TEST_P(CudaEngine, SaysWhatTheCpuSays) {
     worst =
         std::max(worst, std::abs(a.logprobs[same].top[0].second - b.logprobs[same].top[0].second));
   }
-  EXPECT_LE(worst, 0.1);
+  EXPECT_LE(worst, 0.25);
   std::printf("%s: %.3f apart at most over %zu tokens\n", GetParam().model, worst, same);
 }
 
