@@ -20,7 +20,8 @@ namespace replayssm {
 // What one request answers, the same for each choice.
 struct Script {
   std::vector<int32_t> tokens;
-  size_t step = 1;  // tokens a step; all but a step's last count as drafted
+  size_t step = 1;                     // tokens a step; all but a step's last count as drafted
+  std::chrono::milliseconds pause{0};  // after each step
   FinishReason reason = FinishReason::kStopId;
   std::string error;
 };
@@ -183,6 +184,7 @@ class FakeEngine final : public Engine {
       usage.drafted += static_cast<int64_t>(n) - 1;
       usage.accepted += static_cast<int64_t>(n) - 1;
       const size_t kept = listener.tokens(events);
+      std::this_thread::sleep_for(script.pause);
       usage.new_tokens += static_cast<int64_t>(kept);
       if (kept < n) return FinishReason::kStopped;
       at += n;

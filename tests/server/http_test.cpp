@@ -402,7 +402,19 @@ TEST_F(HttpTest, TheFirstTokensGoAtOnce) {
   EXPECT_TRUE(client.wait_for(R"("content":"x")"));
 }
 
-// The engine does not wait for a client that does not read; the client gets all when it does.
+// What is joined does not wait once nothing more can come.
+TEST_F(HttpTest, TheLastTokensGoAtOnce) {
+  ListenerOptions listener;
+  listener.part_seconds = 3600;
+  start({}, listener);
+  say("in parts");
+  engine_.script.pause = std::chrono::milliseconds(20);
+  Client client(port_);
+  client.send_request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  ASSERT_TRUE(engine_.wait_submitted(1));
+  EXPECT_TRUE(client.wait_for("[DONE]"));
+}
+
 // Long texts and large schemas take a handler seconds.
 TEST_F(HttpTest, StreamsDoNotWaitForHandlers) {
   start();
@@ -430,6 +442,7 @@ TEST_F(HttpTest, StreamsDoNotWaitForHandlers) {
   for (auto& client : slow) EXPECT_EQ(client->read().status, 200);
 }
 
+// The engine does not wait for a client that does not read; the client gets all when it does.
 TEST_F(HttpTest, SlowReader) {
   start();
   std::string text;

@@ -34,7 +34,7 @@ EngineAnswer::EngineAnswer(AnswerHead head, std::vector<Source> sources, Hooks h
 
 EngineAnswer::~EngineAnswer() { cancel(); }
 
-void EngineAnswer::start(std::function<void()> wake) {
+void EngineAnswer::start(std::function<void(bool done)> wake) {
   for (const Source& source : sources_) source.generation->set_wake(wake);
 }
 

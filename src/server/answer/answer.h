@@ -62,7 +62,7 @@ class EngineAnswer : public Answer {
   EngineAnswer(AnswerHead head, std::vector<Source> sources, Hooks hooks);
   ~EngineAnswer() override;
 
-  void start(std::function<void()> wake) override;
+  void start(std::function<void(bool done)> wake) override;
   Part take() override;
   void cancel() override;
 

@@ -91,7 +91,7 @@ void Generation::choice_finished(int32_t index, FinishReason reason) {
   }
   const std::lock_guard lock(mutex_);
   batch_.ends.push_back({index, reason, choice.n_tokens});
-  if (options_.wake_each) wake();
+  if (options_.wake_each) wake(false);
 }
 
 void Generation::finished(const RequestUsage& usage, const std::string& error) {
@@ -102,7 +102,7 @@ void Generation::finished(const RequestUsage& usage, const std::string& error) {
                  : options_.wake_each
                      ? "the client reads too slowly"
                      : "the answer is larger than 64 MiB; ask for less, or for a stream";
-  wake();
+  wake(true);
 }
 
 // Hands on text and the tokens that begin before its end. `all_tokens`: those without text too.
@@ -129,7 +129,7 @@ void Generation::release(int32_t index, std::string text, bool all_tokens) {
   } else {
     batch_.pieces.push_back(std::move(piece));
   }
-  if (options_.wake_each) wake();
+  if (options_.wake_each) wake(false);
 }
 
 Generation::Batch Generation::take() {
@@ -138,10 +138,10 @@ Generation::Batch Generation::take() {
   return std::exchange(batch_, {});
 }
 
-void Generation::set_wake(std::function<void()> wake) {
+void Generation::set_wake(std::function<void(bool done)> wake) {
   const std::lock_guard lock(mutex_);
   wake_ = std::move(wake);
-  if (batch_.finished && wake_) wake_();
+  if (batch_.finished && wake_) wake_(true);
 }
 
 bool Generation::overflowed() const {
@@ -149,8 +149,8 @@ bool Generation::overflowed() const {
   return overflowed_;
 }
 
-void Generation::wake() {
-  if (wake_) wake_();
+void Generation::wake(bool done) {
+  if (wake_) wake_(done);
 }
 
 }  // namespace replayssm::server

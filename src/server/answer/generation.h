@@ -82,8 +82,8 @@ class Generation final : public Listener {
   };
   // All that came since the last call.
   Batch take();
-  // Null: no more. Calls come with a lock held and must not block.
-  void set_wake(std::function<void()> wake);
+  // Null: no more. Calls come with a lock held and must not block. `done`: all has come.
+  void set_wake(std::function<void(bool done)> wake);
   // True once the reader is so far behind that the rest is dropped.
   bool overflowed() const;
 
@@ -100,7 +100,7 @@ class Generation final : public Listener {
   };
 
   void release(int32_t index, std::string text, bool all_tokens);
-  void wake();
+  void wake(bool done);
 
   const std::shared_ptr<const model::Tokenizer> tokenizer_;
   const GenerationOptions options_;
@@ -111,7 +111,7 @@ class Generation final : public Listener {
   size_t queued_bytes_ = 0;
   bool any_ = false;  // some text came
   bool overflowed_ = false;
-  std::function<void()> wake_;
+  std::function<void(bool done)> wake_;
 };
 
 }  // namespace replayssm::server

@@ -111,32 +111,31 @@ void append_chunk(std::string& out, const std::string& body) {
 // Lets any thread wake a coroutine of one strand. Outlives the connection where it must.
 class Bell : public std::enable_shared_from_this<Bell> {
  public:
-  explicit Bell(const asio::any_io_executor& executor) : timer_(executor) {
-    timer_.expires_at(asio::steady_timer::time_point::max());
+  explicit Bell(const asio::any_io_executor& executor) : timer_(executor) {}
+  // hurry: from now on without rests.
+  void ring(bool hurry) {
+    if (hurry) hurry_ = true;
+    // Who rests looks by itself.
+    if ((rung_.exchange(true) || resting_) && !hurry) return;
+    asio::post(timer_.get_executor(), [self = shared_from_this()] { self->timer_.cancel(); });
   }
-  void ring() {
-    if (pending_.exchange(true)) return;
-    asio::post(timer_.get_executor(), [self = shared_from_this()] {
-      self->rung_ = true;
-      self->timer_.cancel();
-    });
-  }
-  // On the strand: until the next ring, or at once if it rang since the last wait; and not before
-  // `earliest`. Rings until then cost their caller nothing.
+  // On the strand: a rest until `earliest`, in which rings cost their caller nothing; then until
+  // the next ring, or not at all if it rang since the last wait.
   asio::awaitable<void> wait(std::chrono::steady_clock::time_point earliest) {
-    if (!rung_) co_await timer_.async_wait(kTuple);
-    if (std::chrono::steady_clock::now() < earliest) {
-      asio::steady_timer pause(timer_.get_executor(), earliest);
-      co_await pause.async_wait(kTuple);
+    resting_ = true;
+    while (!hurry_ && std::chrono::steady_clock::now() < earliest) {
+      timer_.expires_at(earliest);
+      co_await timer_.async_wait(kTuple);
     }
+    resting_ = false;
+    timer_.expires_at(asio::steady_timer::time_point::max());
+    while (!rung_) co_await timer_.async_wait(kTuple);
     rung_ = false;
-    pending_ = false;
   }
 
  private:
   asio::steady_timer timer_;
-  std::atomic<bool> pending_{false};
-  bool rung_ = false;
+  std::atomic<bool> rung_{false}, resting_{false}, hurry_{false};
 };
 
 // Completes when the peer has closed its side. Sees it behind unread data too.
@@ -295,12 +294,20 @@ class HttpListener::State {
     }
     const auto answer = std::get<std::shared_ptr<Answer>>(reply);
     const auto bell = std::make_shared<Bell>(stream.get_executor());
-    answer->start([bell] { bell->ring(); });
+    answer->start([bell](bool done) { bell->ring(done); });
     stream.expires_never();
     Outcome outcome(*answer);
     co_await (write_answer(stream, *answer, *bell, id, version, keep, outcome) ||
               watch_peer(stream.socket()));
     co_return outcome.done&& outcome.keep;
+  }
+
+  // All streams write at the same ticks, so that a thread wakes once for many.
+  std::chrono::steady_clock::time_point next_tick() const {
+    const auto tick = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+        seconds(options_.part_seconds));
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::steady_clock::time_point((now / tick + 1) * tick);
   }
 
   asio::awaitable<Reply> handled(HttpRequest request) { co_return handler_(std::move(request)); }
@@ -334,7 +341,7 @@ class HttpListener::State {
         stream.expires_never();
         // The first token does not wait for the head before it.
         if (!part.has_head) {
-          earliest = std::chrono::steady_clock::now() + seconds(options_.part_seconds);
+          earliest = next_tick();
         }
       }
       if (part.end) {

@@ -16,10 +16,11 @@ struct ListenerOptions {
   size_t most_body_bytes = size_t{32} << 20;
   size_t most_header_bytes = size_t{16} << 10;
   int most_connections = 4096;
-  double idle_seconds = 75;     // between requests
-  double read_seconds = 30;     // of one request
-  double write_seconds = 30;    // of one piece, to a client that does not read
-  double part_seconds = 0.016;  // between two pieces of a stream: what comes faster is joined
+  double idle_seconds = 75;   // between requests
+  double read_seconds = 30;   // of one request
+  double write_seconds = 30;  // of one piece, to a client that does not read
+  // Above 0: streams write at ticks of it; what comes between is joined.
+  double part_seconds = 0.016;
 };
 
 class HttpListener {

@@ -48,8 +48,8 @@ class Answer {
   };
 
   virtual ~Answer() = default;
-  // `wake` may be called from any thread and does not block.
-  virtual void start(std::function<void()> wake) = 0;
+  // `wake` may be called from any thread and does not block; `done`: with all that there is.
+  virtual void start(std::function<void(bool done)> wake) = 0;
   virtual Part take() = 0;
   // The client is gone, or too slow: no more take().
   virtual void cancel() = 0;
