@@ -4,10 +4,6 @@
 
 namespace replayssm::cli {
 
-std::unique_ptr<Device> DeviceFlags::open(const ops::Context& context) const {
-  if (name == "cpu") return cpu_device(context);
-  if (name == "cuda") return cuda_device(exact);
-  throw UsageError(concat("--device ", name, ": must be cpu or cuda"));
-}
+std::unique_ptr<Device> open_cuda(bool exact) { return cuda_device(exact); }
 
 }  // namespace replayssm::cli

@@ -127,15 +127,6 @@ std::vector<ServeCell> asked_cells(const BenchServeCudaFlags& flags) {
   return cells;
 }
 
-bool has_experts(const ModelSpec& spec) {
-  for (const LayerSpec& layer : spec.layers) {
-    for (const MixerSpec& mixer : layer.mixers) {
-      if (std::holds_alternative<MoeSpec>(mixer)) return true;
-    }
-  }
-  return false;
-}
-
 // The targets' main table first, then what the figure by batch needs, in which mixtures of experts
 // have no part.
 std::vector<ServeCell> headline_cells(const ModelSpec& spec) {
@@ -147,8 +138,9 @@ std::vector<ServeCell> headline_cells(const ModelSpec& spec) {
       cells.push_back({way, dtype, window, window == 1 ? 1.0 : 3.0, batch, 1024});
     }
   };
-  const std::vector<int> batches =
-      has_experts(spec) ? std::vector<int>{256} : std::vector<int>{256, 64, 1, 32, 128, 512, 8};
+  const std::vector<int> batches = has_mixer<MoeSpec>(spec)
+                                       ? std::vector<int>{256}
+                                       : std::vector<int>{256, 64, 1, 32, 128, 512, 8};
   for (const int batch : batches) {
     const bool main = batch == 256, table = main || batch == 64 || batch == 1;
     add(batch, 1, kPlain, {kF32});

@@ -30,6 +30,22 @@ void DeviceFlags::add(CLI::App& app) {
                "on CUDA: same bits whatever the windows and drafts (the CPU's always are)");
 }
 
+std::unique_ptr<Device> DeviceFlags::open(const ops::Context& context) const {
+  if (name == "cpu") return cpu_device(context);
+  if (name == "cuda") return open_cuda(exact);
+  throw UsageError(concat("--device ", name, ": must be cpu or cuda"));
+}
+
+std::shared_ptr<const Model> load_draft_model(const std::string& folder, const Device& device,
+                                              const ModelOptions& options, const Model& target) {
+  auto model = device.load(folder, options);
+  if (model->spec().vocab != target.spec().vocab) {
+    fail("--draft ", folder, ": its vocabulary has ", model->spec().vocab,
+         " entries, the model's has ", target.spec().vocab);
+  }
+  return model;
+}
+
 std::string ModelFlags::folder_or_default() const {
   if (!folder.empty()) return folder;
   // Beside the build that this binary came from, or installed.

@@ -49,6 +49,13 @@ struct DeviceFlags {
   std::unique_ptr<Device> open(const ops::Context& context) const;
 };
 
+// Throws Error where this build or machine has none.
+std::unique_ptr<Device> open_cuda(bool exact);
+
+// The model of --draft `folder`. Throws Error if its vocabulary is not the target's.
+std::shared_ptr<const Model> load_draft_model(const std::string& folder, const Device& device,
+                                              const ModelOptions& options, const Model& target);
+
 // A number in [0, 2^64), digits only. Throws UsageError naming the flag.
 uint64_t parse_seed(const std::string& flag, const std::string& text);
 

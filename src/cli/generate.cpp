@@ -130,11 +130,7 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
   }
   ModelOptions draft_options = options;
   draft_options.state = StateMode::kReplay;
-  auto model = device.load(flags.draft, draft_options);
-  if (model->spec().vocab != target.spec().vocab) {
-    fail("--draft ", flags.draft, ": its vocabulary has ", model->spec().vocab,
-         " entries, the model's has ", target.spec().vocab);
-  }
+  auto model = load_draft_model(flags.draft, device, draft_options, target);
   return make_model_drafter(std::move(model), device, context, max_positions, sampling);
 }
 

@@ -99,11 +99,7 @@ EngineOptions engine_options(const ServeFlags& flags, const Device& device, cons
   if (flags.draft == "ngram") {
     options.draft = DraftMode::kNgram;
   } else if (flags.draft != "off") {
-    options.draft_model = device.load(flags.draft, model_options);
-    if (options.draft_model->spec().vocab != model.spec().vocab) {
-      fail("--draft ", flags.draft, ": its vocabulary has ", options.draft_model->spec().vocab,
-           " entries, the model's has ", model.spec().vocab);
-    }
+    options.draft_model = load_draft_model(flags.draft, device, model_options, model);
     options.draft = DraftMode::kModel;
   }
   return options;

@@ -173,12 +173,7 @@ class SteadyDecode {
 ops::cuda::WeightType weight_type(const ServeModel& model) {
   using ops::cuda::WeightType;
   if (!model.fp8) return WeightType::kBF16;
-  for (const LayerSpec& layer : model.description.spec.layers) {
-    for (const MixerSpec& mixer : layer.mixers) {
-      if (std::holds_alternative<GdnSpec>(mixer)) return WeightType::kFp8Block;
-    }
-  }
-  return WeightType::kFp8Row;
+  return has_mixer<GdnSpec>(model.description.spec) ? WeightType::kFp8Block : WeightType::kFp8Row;
 }
 
 nlohmann::json times_json(const StepTimes& t) {

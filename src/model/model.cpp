@@ -17,15 +17,6 @@ DType activation_of(DType stored, const ModelOptions& options) {
   return activation;
 }
 
-bool has_mamba2(const ModelSpec& spec) {
-  for (const auto& layer : spec.layers) {
-    for (const auto& mixer : layer.mixers) {
-      if (std::holds_alternative<Mamba2Spec>(mixer)) return true;
-    }
-  }
-  return false;
-}
-
 Grid grid_of(const ModelOptions& options) {
   const int32_t interval = options.interval;
   if (interval != 8 && interval != 16 && interval != 32 && interval != 64) {
@@ -41,21 +32,22 @@ Grid grid_of(const ModelOptions& options) {
 }  // namespace
 
 std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelOptions& options) {
+  return read(folder, options, /*weights=*/true);
+}
+
+std::shared_ptr<const Model> Model::outline(const std::string& folder,
+                                            const ModelOptions& options) {
+  return read(folder, options, /*weights=*/false);
+}
+
+std::shared_ptr<const Model> Model::read(const std::string& folder, const ModelOptions& options,
+                                         bool weights) {
   const ModelDescription description = describe_model(folder);
   const TensorFiles files = TensorFiles::open_folder(folder);
   const DType stored = stored_dtype(description, files);
   std::shared_ptr<Model> model(new Model(description.spec, stored, options));
   model->folder_ = folder;
-  model->weights_ = load_weights(description, files);
-  return model;
-}
-
-std::shared_ptr<const Model> Model::outline(const std::string& folder,
-                                            const ModelOptions& options) {
-  const ModelDescription description = describe_model(folder);
-  const DType stored = stored_dtype(description, TensorFiles::open_folder(folder));
-  std::shared_ptr<Model> model(new Model(description.spec, stored, options));
-  model->folder_ = folder;
+  if (weights) model->weights_ = load_weights(description, files);
   return model;
 }
 
@@ -69,7 +61,7 @@ Model::Model(const ModelSpec& spec, DType stored, const ModelOptions& options)
   activation_ = activation_of(stored, options);
   const DType half = stored == DType::kF32 ? DType::kF32 : DType::kF16;
   checkpoint_ = options.checkpoint.value_or(half);
-  ring_ = options.ring.value_or(has_mamba2(spec_) ? activation_ : half);
+  ring_ = options.ring.value_or(has_mixer<Mamba2Spec>(spec_) ? activation_ : half);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     for (const auto& mixer : spec_.layers[i].mixers) {
       std::visit([&](const auto& kind) { add_mixer(kind, static_cast<int>(i)); }, mixer);
@@ -77,21 +69,12 @@ Model::Model(const ModelSpec& spec, DType stored, const ModelOptions& options)
   }
 }
 
-void Model::add_mixer(const Mamba2Spec& mamba, int layer) {
-  ConvProblem conv;
-  conv.n_channels = static_cast<int32_t>(mamba.conv_channels());
-  conv.width = mamba.conv_width;
-  add_recurrent(shape_of(mamba), conv, layer);
-}
-
-void Model::add_mixer(const GdnSpec& gdn, int layer) {
-  ConvProblem conv;
-  conv.n_channels = static_cast<int32_t>(gdn.conv_channels());
-  conv.width = gdn.conv_width;
-  add_recurrent(shape_of(gdn), conv, layer);
-}
-
-void Model::add_recurrent(const Problem& shape, const ConvProblem& conv_shape, int layer) {
+template <typename Recurrent>
+void Model::add_mixer(const Recurrent& mixer, int layer) {
+  const Problem shape = shape_of(mixer);
+  ConvProblem conv_shape;
+  conv_shape.n_channels = static_cast<int32_t>(mixer.conv_channels());
+  conv_shape.width = mixer.conv_width;
   Problem problem = shape;
   problem.grid = grid_;
   problem.max_window = options_.max_window;

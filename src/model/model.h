@@ -92,12 +92,13 @@ class Model {
 
  private:
   Model(const ModelSpec& spec, DType stored, const ModelOptions& options);
-  void add_mixer(const Mamba2Spec& mamba, int layer);
-  void add_mixer(const GdnSpec& gdn, int layer);
+  static std::shared_ptr<const Model> read(const std::string& folder, const ModelOptions& options,
+                                           bool weights);
+  template <typename Recurrent>
+  void add_mixer(const Recurrent& mixer, int layer);
   void add_mixer(const AttentionSpec& attention, int layer);
   void add_mixer(const MlpSpec&, int) {}
   void add_mixer(const MoeSpec&, int) {}
-  void add_recurrent(const Problem& problem, const ConvProblem& conv, int layer);
 
   std::string folder_;
   ModelSpec spec_;

@@ -109,4 +109,14 @@ struct ModelSpec {
   std::vector<int32_t> eos_ids;  // may be empty
 };
 
+template <typename Mixer>
+bool has_mixer(const ModelSpec& spec) {
+  for (const LayerSpec& layer : spec.layers) {
+    for (const MixerSpec& mixer : layer.mixers) {
+      if (std::holds_alternative<Mixer>(mixer)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace replayssm

@@ -57,6 +57,13 @@ MemorySpan StateParts::Layer::conv_row(int32_t slot, int64_t position) const {
   return {conv.at(slot).data + position % conv_ring_rows * row, row};
 }
 
+void StateParts::Layer::add_conv_rows(int32_t slot, int64_t position,
+                                      std::vector<MemorySpan>& to) const {
+  for (int64_t t = std::max<int64_t>(0, position - conv_width + 1); t < position; ++t) {
+    to.push_back(conv_row(slot, t));
+  }
+}
+
 std::vector<MemorySpan> StateParts::checkpoint(int32_t slot) const {
   std::vector<MemorySpan> out;
   for (const Layer& l : layers) append(out, spans_at({&l.checkpoint, &l.scale}, slot));
@@ -80,11 +87,7 @@ std::vector<MemorySpan> StateParts::page(int32_t page) const {
 
 std::vector<MemorySpan> StateParts::conv_rows(int32_t ring_slot, int64_t position) const {
   std::vector<MemorySpan> out;
-  for (const Layer& l : layers) {
-    for (int64_t t = std::max<int64_t>(0, position - l.conv_width + 1); t < position; ++t) {
-      out.push_back(l.conv_row(ring_slot, t));
-    }
-  }
+  for (const Layer& l : layers) l.add_conv_rows(ring_slot, position, out);
   return out;
 }
 
@@ -149,20 +152,6 @@ StatePool::StatePool(const Model& model, PoolSizes sizes) : sizes_(sizes) {
 ops::KvPool StatePool::kv(size_t i) {
   return {kv_[i].data(), static_cast<int64_t>(kv_[i].bytes()) / sizes_.kv_pages};
 }
-
-void StatePool::copy_ring(int32_t from, int32_t to) {
-  copy_spans(parts_.ring(from), parts_.ring(to));
-}
-
-void StatePool::copy_page(int32_t from, int32_t to) {
-  copy_spans(parts_.page(from), parts_.page(to));
-}
-
-void StatePool::poison_checkpoint(int32_t slot) { fill_with_nan(parts_.checkpoint(slot)); }
-
-void StatePool::poison_ring(int32_t slot) { fill_with_nan(parts_.ring(slot)); }
-
-void StatePool::poison_page(int32_t page) { fill_with_nan(parts_.page(page)); }
 
 int64_t StatePool::bytes() const {
   size_t total = conv_beside_.bytes();

@@ -52,6 +52,8 @@ struct StateParts {
 
     MemorySpan ring_row(const Slots& ring, int32_t slot, int64_t position) const;
     MemorySpan conv_row(int32_t slot, int64_t position) const;
+    // Of positions [position - w + 1, position), those below 0 left out.
+    void add_conv_rows(int32_t slot, int64_t position, std::vector<MemorySpan>& to) const;
   };
 
   std::vector<Layer> layers;  // recurrent
@@ -88,15 +90,6 @@ class StatePool {
   const RecurrentPool& recurrent(size_t i) const { return recurrent_[i]; }
   ops::KvPool kv(size_t i);
   const StateParts& parts() const { return parts_; }
-
-  // A fork's copies: all ring rows and conv rows; one page. Checkpoints need no copy.
-  void copy_ring(int32_t from, int32_t to);
-  void copy_page(int32_t from, int32_t to);
-
-  // Fill with NaN, so that a read of what nobody wrote shows.
-  void poison_checkpoint(int32_t slot);
-  void poison_ring(int32_t slot);
-  void poison_page(int32_t page);
 
   int64_t bytes() const;
 

@@ -145,9 +145,7 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
         rows.push_back(layer.ring_row(*ring, state.ring_slot, t));
       }
     }
-    for (int64_t t = std::max<int64_t>(0, state.n - layer.conv_width + 1); t < state.n; ++t) {
-      rows.push_back(layer.conv_row(state.ring_slot, t));
-    }
+    layer.add_conv_rows(state.ring_slot, state.n, rows);
     int64_t n_bytes = 0;
     for (const MemorySpan& row : rows) n_bytes += row.bytes;
     bytes.resize(static_cast<size_t>(n_bytes));

@@ -158,11 +158,13 @@ TEST_P(Batch, ForksGoOnAsIfAlone) {
     engine->run({{&parent, prefix, Phase::kSweep}});
     Sequence child = engine->sequence(2);
     const int32_t own_checkpoint = child.state.checkpoint_slot;
-    engine->state().poison_ring(child.state.ring_slot);
-    engine->state().copy_ring(parent.state.ring_slot, child.state.ring_slot);
+    const StateParts& parts = engine->state().parts();
+    fill_with_nan(parts.ring(child.state.ring_slot));
+    copy_spans(parts.ring(parent.state.ring_slot), parts.ring(child.state.ring_slot));
     for (int64_t page = 0; page < at / ops::kKvPage; ++page) child.pages[page] = parent.pages[page];
     if (at % ops::kKvPage != 0) {
-      engine->state().copy_page(parent.pages[at / ops::kKvPage], child.pages[at / ops::kKvPage]);
+      copy_spans(parts.page(parent.pages[at / ops::kKvPage]),
+                 parts.page(child.pages[at / ops::kKvPage]));
     }
     child.state = {parent.state.n, parent.state.c, parent.state.checkpoint_slot,
                    child.state.ring_slot};

@@ -39,11 +39,12 @@ class Engine {
         model_(Model::load(folder, options)),
         state_(*model_, {kSlots, kSlots, kPages}),
         forward_(*model_, context_, {.max_tokens = 256, .max_rows = 16, .max_logits = 256}) {
+    const StateParts& parts = state_.parts();
     for (int32_t i = 0; i < kSlots; ++i) {
-      state_.poison_checkpoint(i);
-      state_.poison_ring(i);
+      fill_with_nan(parts.checkpoint(i));
+      fill_with_nan(parts.ring(i));
     }
-    for (int32_t i = 0; i < kPages; ++i) state_.poison_page(i);
+    for (int32_t i = 0; i < kPages; ++i) fill_with_nan(parts.page(i));
   }
 
   const Model& model() const { return *model_; }

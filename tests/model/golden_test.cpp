@@ -53,15 +53,6 @@ double median_error(const std::vector<float>& got, const std::vector<float>& wan
   return errors[n / 2];
 }
 
-bool has_experts(const ModelSpec& spec) {
-  for (const auto& layer : spec.layers) {
-    for (const auto& mixer : layer.mixers) {
-      if (std::holds_alternative<MoeSpec>(mixer)) return true;
-    }
-  }
-  return false;
-}
-
 struct Case {
   std::string fixture;
   int32_t interval;
@@ -163,7 +154,7 @@ TEST_P(GoldenLogits, SixteenBitModesAgree) {
     Engine engine(fixture(GetParam().fixture), options, pairs);
     const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", 50);
     const auto prefill = engine.logits(golden.ids, 1000, 1);
-    if (has_experts(engine.model().spec())) {
+    if (has_mixer<MoeSpec>(engine.model().spec())) {
       EXPECT_LE(median_error(prefill, golden.logits, golden.ids.size()), 0.05);
     } else {
       EXPECT_LE(relative_error(prefill, golden.logits), 0.1);
