@@ -98,23 +98,24 @@ class Report {
     } else {
       json_["url"] = flags.url;
     }
-    std::printf("%5s %2s  %11s %9s %9s %9s %9s %9s\n", "batch", "T", "tokens/s", "step ms",
-                "p99 ms", "first ms", "a step", "accepted");
+    std::printf("%5s %2s  %11s %9s %9s %9s %9s %9s %9s\n", "batch", "T", "tokens/s", "in all",
+                "step ms", "p99 ms", "first ms", "a step", "accepted");
   }
 
   // `more`: what is known of the engine alone.
   void add(const Cell& cell, const LoadFigures& figures, const Json& more) {
     const double accepted = static_cast<double>(figures.accepted) /
                             static_cast<double>(std::max<int64_t>(1, figures.drafted));
-    std::printf("%5d %2d  %11.0f %9.2f %9.2f %9.1f %9.2f %8.0f%%\n", cell.batch, cell.window,
-                figures.tokens_per_second, figures.step_ms_p50, figures.step_ms_p99,
-                figures.first_ms_p50, figures.tokens_a_step, 100 * accepted);
+    std::printf("%5d %2d  %11.0f %9.0f %9.2f %9.2f %9.1f %9.2f %8.0f%%\n", cell.batch, cell.window,
+                figures.tokens_per_second, figures.total_tokens_per_second, figures.step_ms_p50,
+                figures.step_ms_p99, figures.first_ms_p50, figures.tokens_a_step, 100 * accepted);
     std::fflush(stdout);
     Json json = {{"batch", cell.batch},
                  {"window", cell.window},
                  {"context", flags_.context},
                  {"new_tokens", flags_.tokens},
                  {"tokens_per_second", figures.tokens_per_second},
+                 {"total_tokens_per_second", figures.total_tokens_per_second},
                  {"ms", figures.step_ms_p50},
                  {"ms_p99", figures.step_ms_p99},
                  {"first_ms", figures.first_ms_p50},

@@ -58,11 +58,13 @@ class Watcher final : public Listener {
 }  // namespace
 
 LoadFigures load_figures(const std::vector<SeenAnswer>& answers) {
-  double begin = 0, end = 0;
+  double begin = 0, end = 0, first_asked = answers.empty() ? 0 : answers[0].asked, last_part = 0;
   for (const SeenAnswer& answer : answers) {
     if (answer.parts.empty()) fail("an answer came without a token");
     begin = std::max(begin, answer.parts.front());
     end = end == 0 ? answer.parts.back() : std::min(end, answer.parts.back());
+    first_asked = std::min(first_asked, answer.asked);
+    last_part = std::max(last_part, answer.parts.back());
   }
   if (end <= begin) fail("the answers did not run side by side: ask for more tokens each");
   LoadFigures figures;
@@ -84,6 +86,7 @@ LoadFigures load_figures(const std::vector<SeenAnswer>& answers) {
     }
   }
   figures.tokens_per_second /= end - begin;
+  figures.total_tokens_per_second = n_tokens / (last_part - first_asked);
   figures.tokens_a_step = n_tokens / n_parts;
   figures.step_ms_p50 = quantile(steps, 0.5);
   figures.step_ms_p99 = quantile(steps, 0.99);

@@ -25,6 +25,7 @@ struct SeenAnswer {
 
 struct LoadFigures {
   double tokens_per_second = 0;             // from when all have begun until the first has ended
+  double total_tokens_per_second = 0;       // all tokens, from the first asked to the last part
   double step_ms_p50 = 0, step_ms_p99 = 0;  // between two parts of an answer, in that time
   double first_ms_p50 = 0;                  // from asked to the first part
   double tokens_a_step = 0;                 // of one answer

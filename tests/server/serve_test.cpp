@@ -164,6 +164,7 @@ TEST(Serve, IsTimedOverItsStreams) {
   ASSERT_EQ(json.at("cells").size(), 4u);
   for (const Json& cell : json.at("cells")) {
     EXPECT_GT(cell.at("tokens_per_second"), 0);
+    EXPECT_GT(cell.at("total_tokens_per_second"), 0);
     EXPECT_EQ(cell.at("drafted") > 0, cell.at("window") > 1);
   }
   expect_fails(1, {"bench", "serve", "--url", "http://127.0.0.1:1"}, {"http://127.0.0.1:1"});
