@@ -14,6 +14,8 @@ constexpr int64_t kPage = ops::kKvPage;
 constexpr double kMiB = 1 << 20;
 // The prefix cache's own bytes a page: a node of its tree.
 constexpr int64_t kIndexBytes = 256;
+// Of slots, of pages.
+constexpr int64_t kMostIndices = std::numeric_limits<int32_t>::max() / 2;
 
 int64_t pages_for(int64_t positions) { return (positions + kPage - 1) / kPage; }
 
@@ -56,6 +58,7 @@ class Fitter {
         memory_(device.memory(model)),
         unit_(memory_) {
     if (draft != nullptr) draft_memory_ = device.memory(*draft);
+    draft_unit_ = Unit(draft_memory_);
     budget_ = options.memory_bytes;
     if (budget_ == 0) budget_ = device.budget_bytes(memory_.weights + draft_memory_.weights);
   }
@@ -80,10 +83,8 @@ class Fitter {
   // A slot for hashes of states.
   int32_t spare_slots() const { return options_.test_hooks ? 1 : 0; }
   int64_t draft_state(int32_t sequences) const {
-    const ModelMemory& m = draft_memory_;
     const RunnerLimits limits = ModelDrafts::limits(sequences, options_.max_positions);
-    return sequences * (m.checkpoint_slot + m.ring_slot + m.conv_slot +
-                        pages_for(options_.max_positions) * m.kv_page) +
+    return sequences * (draft_unit_.sequence() + least_pages() * draft_unit_.page) +
            12 * draft_->spec().vocab + device_.scratch_bytes(*draft_, limits.forward());
   }
   int64_t least_pages() const { return pages_for(options_.max_positions); }
@@ -112,19 +113,24 @@ class Fitter {
     // for the cache.
     const int64_t running = sequences * least_pages() * unit_.page;
     if (options_.memory_bytes == 0) {
-      rest = std::min(rest, 2 * running + sequences * unit_.slot);
+      int64_t again = running + sequences * unit_.slot;
+      if (draft_ != nullptr) {
+        again += sequences * (draft_unit_.slot + least_pages() * draft_unit_.page);
+      }
+      rest = std::min(rest, running + again);
     }
-    // A snapshot an interval.
+    // A snapshot an interval, and the draft model's beside it.
     const int64_t interval = options_.snapshot_interval > 0 ? options_.snapshot_interval : 256;
     const int64_t pages_each = pages_for(interval);
+    const int64_t draft_each =
+        draft_ != nullptr ? draft_unit_.slot + pages_each * draft_unit_.page : 0;
     int64_t snapshots = 0;
     if (options_.prefix_cache) {
-      snapshots = rest / (unit_.slot + pages_each * unit_.page);
-      snapshots = std::min<int64_t>(snapshots, std::numeric_limits<int32_t>::max() / 2);
+      snapshots = rest / (unit_.slot + pages_each * unit_.page + draft_each);
+      snapshots = std::min<int64_t>(snapshots, kMostIndices / pages_each);
     }
-    const int64_t pages =
-        std::min<int64_t>(least_pages() + (rest - snapshots * unit_.slot) / unit_.page,
-                          std::numeric_limits<int32_t>::max() / 2);
+    const int64_t pages = std::min<int64_t>(
+        least_pages() + (rest - snapshots * (unit_.slot + draft_each)) / unit_.page, kMostIndices);
     out.pools.checkpoint_slots = sequences + static_cast<int32_t>(snapshots);
     out.pools.ring_slots = sequences;
     out.pools.kv_pages = static_cast<int32_t>(pages);
@@ -144,6 +150,10 @@ class Fitter {
     if (draft_ != nullptr) {
       purposes.emplace_back("draft weights", draft_memory_.weights);
       purposes.emplace_back("draft state", draft_state(sequences));
+      purposes.emplace_back("draft snapshots", snapshots * draft_each);
+      out.drafts = ModelDrafts::limits(sequences, options_.max_positions);
+      out.drafts.snapshots = static_cast<int32_t>(snapshots);
+      out.drafts.snapshot_pages = static_cast<int32_t>(snapshots * pages_each);
     }
     int64_t total = 0;
     for (const auto& purpose : purposes) total += purpose.second;
@@ -159,6 +169,7 @@ class Fitter {
   ModelMemory memory_;
   ModelMemory draft_memory_;
   Unit unit_;
+  Unit draft_unit_{draft_memory_};
   int64_t budget_ = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include "runtime/backend.h"
 #include "runtime/engine.h"
+#include "runtime/runner.h"
 
 namespace replayssm {
 
@@ -10,6 +11,7 @@ struct BudgetPlan {
   int32_t max_sequences = 0;  // at once: the options', or as many as fit
   PoolSizes pools;            // the rest goes to snapshots and pages
   ForwardLimits forward;
+  RunnerLimits drafts;  // of the draft model
   MemoryReport report;
 };
 

@@ -80,8 +80,9 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const Device& device,
       scheduler_(scheduler_options(*model_, memory_, options, budget_)),
       draw_(context, model_->spec().vocab) {
   if (options_.draft_model != nullptr) {
-    draft_model_.emplace(options_.draft_model, device, context, budget_.max_sequences,
-                         options_.max_positions);
+    CutRule cuts = scheduler_.options().cuts;
+    cuts.grid = options_.draft_model->grid().interval;
+    draft_model_.emplace(options_.draft_model, device, context, budget_.drafts, cuts);
   }
   int64_t planned = 0;
   for (const auto& [purpose, bytes] : budget_.report.purposes) planned += bytes;
@@ -264,6 +265,7 @@ std::optional<Refusal> EngineImpl::drop_cache() {
   if (!options_.test_hooks) return no_hooks();
   return call([this]() -> std::optional<Refusal> {
     scheduler_.drop_cache();
+    if (draft_model_) draft_model_->forget();
     act(scheduler_.take_actions());
     return std::nullopt;
   });

@@ -33,16 +33,27 @@ bool ModelDrafts::draw(const Job& job, const float* logits) {
   return true;
 }
 
+// How far the next pass over unseen tokens goes, of at most so many: no further than a cut point.
+int64_t ModelDrafts::next_end(const Job& job, int64_t most) const {
+  const int64_t at = n(job), end = std::min(at + most, std::ssize(job.tokens));
+  if (runner_.limits().snapshots == 0) return end;
+  return next_cut(cuts_, job.tokens, at, end).value_or(end);
+}
+
+void ModelDrafts::keep(const Job& job) {
+  const int64_t at = n(job);
+  if (next_cut(cuts_, job.tokens, at - 1, at)) runner_.keep(job.text->sequence_.id(), job.tokens);
+}
+
 // Feeds what the model has not seen; all of it stands. The last token gives the first draft.
 void ModelDrafts::catch_up(std::span<Job> jobs, int64_t most) {
   while (most > 0) {
     windows_.clear();
     fed_.clear();
     int64_t room = std::min(most, kPrefillChunk);
-    most -= room;
     for (Job& job : jobs) {
       const int64_t at = n(job), left = std::ssize(job.tokens) - at;
-      const int64_t count = std::min(left, room);
+      const int64_t count = next_end(job, room) - at;
       if (job.k <= 0 || count == 0) continue;
       Window window;
       window.sequence = job.text->sequence_.id();
@@ -52,10 +63,12 @@ void ModelDrafts::catch_up(std::span<Job> jobs, int64_t most) {
       windows_.push_back(window);
       fed_.push_back(&job);
       room -= count;
+      most -= count;
     }
     if (windows_.empty()) return;
     const float* logits = runner_.run(windows_);
     for (size_t i = 0; i < windows_.size(); ++i) {
+      if (runner_.limits().snapshots > 0) keep(*fed_[i]);
       if (windows_[i].n_logits == 0) continue;
       if (!draw(*fed_[i], logits)) fed_[i]->k = 0;
       logits += runner_.model().spec().vocab;
@@ -70,6 +83,9 @@ void ModelDrafts::propose(std::span<Job> jobs, int64_t most_unseen) {
     // Drafts lie past the last token: k - 1 of them are fed, beside the window that catches up.
     const int64_t room = runner_.limits().max_positions - std::ssize(job.tokens);
     job.k = static_cast<int32_t>(std::min<int64_t>({job.k, max_window, room}));
+    // Another text may have brought the model further.
+    const int64_t known = std::ssize(job.tokens) - 1;
+    if (known - n(job) > max_window) runner_.resume(job.text->sequence_.id(), job.tokens, known);
   }
   catch_up(jobs, most_unseen);
   for (;;) {
@@ -103,7 +119,7 @@ class ModelDrafter final : public Drafter {
   ModelDrafter(std::shared_ptr<const Model> model, const Device& device,
                const ops::Context& context, int64_t max_positions,
                const ops::SamplerParams& sampling)
-      : drafts_(std::move(model), device, context, 1, max_positions),
+      : drafts_(std::move(model), device, context, ModelDrafts::limits(1, max_positions), {}),
         text_(drafts_),
         sampling_(sampling) {}
 

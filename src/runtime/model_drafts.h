@@ -1,5 +1,7 @@
 // Drafts of a second, smaller model for many texts: their passes are shared. Its states are rolled
-// back as the target's are, and it draws with the same generator at the same position.
+// back as the target's are, and it draws with the same generator at the same position. What it has
+// read of a text up to a cut point, it need not read again for the next, as long as the memory for
+// its snapshots lasts.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "ops/sample.h"
+#include "runtime/cut_points.h"
 #include "runtime/runner.h"
 
 namespace replayssm {
@@ -21,10 +24,12 @@ class ModelDrafts {
     return {max_texts, max_positions, std::max<int64_t>(kPrefillChunk, max_texts), max_texts};
   }
 
-  // The context, which draws, must outlive it.
+  // The context, which draws, must outlive it. Limits as limits() has them, perhaps with memory for
+  // snapshots.
   ModelDrafts(std::shared_ptr<const Model> model, const Device& device, const ops::Context& context,
-              int32_t max_texts, int64_t max_positions)
-      : runner_(std::move(model), device, limits(max_texts, max_positions)),
+              const RunnerLimits& limits, const CutRule& cuts)
+      : runner_(std::move(model), device, limits),
+        cuts_(cuts),
         sampler_(context, runner_.model().spec().vocab) {}
 
   // A text that is drafted for: what it holds goes with it.
@@ -50,6 +55,9 @@ class ModelDrafts {
   void propose(std::span<Job> jobs, int64_t most_unseen);
   static const std::vector<int32_t>& drafts(const Text& text) { return text.drafts_; }
 
+  // Drops all snapshots.
+  void forget() { runner_.forget(); }
+
   int64_t bytes() const {
     return runner_.memory().weights + runner_.state_bytes() + runner_.scratch_bytes();
   }
@@ -57,10 +65,13 @@ class ModelDrafts {
  private:
   void keep_pending(const Job& job);
   void catch_up(std::span<Job> jobs, int64_t most);
+  int64_t next_end(const Job& job, int64_t most) const;
+  void keep(const Job& job);
   bool draw(const Job& job, const float* logits);
   int64_t n(const Job& job) const { return runner_.n(job.text->sequence_.id()); }
 
   Runner runner_;
+  CutRule cuts_;
   ops::Sampler sampler_;
   std::vector<Window> windows_;  // of the pass at hand
   std::vector<Job*> fed_;        // whose they are

@@ -1,6 +1,7 @@
 #include "runtime/runner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/memory.h"
@@ -15,12 +16,17 @@ PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits, int3
       static_cast<double>(memory.checkpoint_slot) * slots_each +
       static_cast<double>(memory.ring_slot + memory.conv_slot) +
       static_cast<double>(memory.kv_page) * static_cast<double>(pages_for(limits.max_positions));
-  check_memory(each * limits.max_sequences,
+  const double kept =
+      static_cast<double>(memory.checkpoint_slot + memory.conv_rows) * limits.snapshots +
+      static_cast<double>(memory.kv_page) * limits.snapshot_pages;
+  check_memory(each * limits.max_sequences + kept,
                concat(limits.max_sequences, " sequences of ", limits.max_positions, " tokens"));
   PoolSizes sizes;
-  sizes.checkpoint_slots = limits.max_sequences * slots_each;
+  sizes.checkpoint_slots = limits.max_sequences * slots_each + limits.snapshots;
   sizes.ring_slots = limits.max_sequences;
-  const int64_t pages = limits.max_sequences * pages_for(limits.max_positions);
+  sizes.snapshots = limits.snapshots > 0;
+  const int64_t pages =
+      limits.max_sequences * pages_for(limits.max_positions) + limits.snapshot_pages;
   if (pages > INT32_MAX) fail("a KV cache of ", pages, " pages; at most ", INT32_MAX);
   sizes.kv_pages = static_cast<int32_t>(pages);
   return sizes;
@@ -55,13 +61,15 @@ Runner::Runner(std::shared_ptr<const Model> model, const Device& device, RunnerL
       backend_(device.make(*model_,
                            pool_sizes(memory_, limits, checkpoint_slots_each(model_->options())),
                            limits.forward())),
+      slots_(plain() ? 0 : limits.max_sequences + limits.snapshots),
+      pages_(static_cast<int32_t>(limits.max_sequences * pages_for(limits.max_positions)) +
+             limits.snapshot_pages),
+      cache_(slots_, pages_, memory_.checkpoint_slot + memory_.conv_rows, memory_.kv_page),
       sequences_(static_cast<size_t>(limits.max_sequences)) {
-  const int32_t pages_each = static_cast<int32_t>(pages_for(limits.max_positions));
-  for (int32_t i = 0; i < limits.max_sequences; ++i) {
-    for (int32_t page = 0; page < pages_each; ++page) {
-      sequences_[i].pages.push_back(i * pages_each + page);
-    }
-    sequences_[i].snapshots.reserve(static_cast<size_t>(limits.max_tokens));
+  REPLAYSSM_CHECK(!plain() || limits.snapshots == 0, "snapshots need replay");
+  for (Sequence& s : sequences_) {
+    s.pages.reserve(static_cast<size_t>(pages_for(limits.max_positions)));
+    s.snapshots.reserve(static_cast<size_t>(limits.max_tokens));
   }
   rows_.reserve(static_cast<size_t>(limits.max_sequences));
   tokens_.reserve(static_cast<size_t>(limits.max_tokens));
@@ -75,7 +83,7 @@ int32_t Runner::open() {
     Sequence& s = sequences_[i];
     if (s.open) continue;
     s.open = true;
-    s.state = {0, 0, i * slots_each(), i};
+    s.state = {0, 0, plain() ? i * slots_each() : -1, i};
     s.n_pending = 0;
     return i;
   }
@@ -90,7 +98,14 @@ const Runner::Sequence& Runner::opened(int32_t sequence) const {
 
 void Runner::close(int32_t sequence) {
   opened(sequence);
+  release(sequences_[sequence]);
   sequences_[sequence].open = false;
+}
+
+void Runner::release(Sequence& s) {
+  for (const int32_t page : s.pages) pages_.release(page);
+  s.pages.clear();
+  if (!plain() && s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
 }
 
 Row Runner::row_of(const Window& window, int64_t token) const {
@@ -101,10 +116,90 @@ Row Runner::row_of(const Window& window, int64_t token) const {
   row.start = s.n + window.pending;
   row.n_tokens = static_cast<int32_t>(window.tokens.size());
   row.token = token;
-  row.read_slot = s.checkpoint_slot;
-  row.write_slot = s.checkpoint_slot;
   row.ring_slot = s.ring_slot;
   return row;
+}
+
+// Pages of [0, end), those of [n, end) the sequence's own. There are as many as all sequences need
+// at their longest; what lacks is with snapshots.
+void Runner::take_pages(Sequence& s, int64_t end) {
+  for (int64_t i = s.state.n / ops::kKvPage; i < pages_for(end); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const auto owned = [&] { return at < s.pages.size() && pages_.refs(s.pages[at]) == 1; };
+    while (!owned() && pages_.n_free() == 0 && cache_.evict(nullptr)) continue;
+    if (owned()) continue;
+    const int32_t page = pages_.take().value();
+    if (at == s.pages.size()) {
+      s.pages.push_back(page);
+      continue;
+    }
+    const int32_t old = std::exchange(s.pages[at], page);
+    if (i * ops::kKvPage < s.state.n) {
+      backend_->copy(backend_->parts().page(old), backend_->parts().page(page));
+    }
+    pages_.release(old);
+  }
+}
+
+// Where the window's checkpoint is read, and where a fold goes: over the old one if no snapshot
+// shares it. A slot that is not read or written may be any.
+void Runner::place_fold(const Sequence& s, bool prefill, Row& row) {
+  const int32_t slot = s.state.checkpoint_slot;
+  row.read_slot = row.write_slot = std::max(slot, 0);
+  const Grid& grid = model_->grid();
+  if (grid.checkpoint_of(prefill ? row.start + row.n_tokens : row.n) == row.c) return;
+  const auto owned = [&] { return slot >= 0 && slots_.refs(slot) == 1; };
+  while (!owned() && slots_.n_free() == 0 && cache_.evict(nullptr)) continue;
+  if (owned()) return;
+  row.write_slot = slots_.take().value();
+  if (slot < 0) row.read_slot = row.write_slot;
+}
+
+// A prefill stands; of a step, its fold does.
+void Runner::commit(const Window& window, const Row& row) {
+  SequenceState& state = sequences_[window.sequence].state;
+  if (plain()) {
+    if (window.prefill) state.n += row.n_tokens;
+    return;
+  }
+  const int32_t old = state.checkpoint_slot;
+  check_committed(window.prefill ? commit_sweep(model_->grid(), row, state)
+                                 : commit_step(model_->grid(), row, 0, state));
+  if (old >= 0 && state.checkpoint_slot != old) slots_.release(old);
+}
+
+void Runner::keep(int32_t sequence, std::span<const int32_t> tokens) {
+  opened(sequence);
+  Sequence& s = sequences_[sequence];
+  const SequenceState& at = s.state;
+  REPLAYSSM_CHECK(at.n == at.c && at.n > 0 && at.n <= std::ssize(tokens) && s.n_pending == 0,
+                  "a snapshot at ", at.n, " of ", tokens.size(), " tokens, checkpoint at ", at.c);
+  if (limits_.snapshots == 0) return;
+  const StateParts& parts = backend_->parts();
+  backend_->copy(parts.conv_rows(at.ring_slot, at.n),
+                 parts.conv_rows_beside(at.checkpoint_slot, at.n));
+  cache_.insert(tokens.first(static_cast<size_t>(at.n)), at.checkpoint_slot, s.pages);
+}
+
+void Runner::resume(int32_t sequence, std::span<const int32_t> tokens, int64_t limit) {
+  opened(sequence);
+  Sequence& s = sequences_[sequence];
+  REPLAYSSM_CHECK(s.n_pending == 0, s.n_pending, " tokens are pending");
+  if (cache_.peek(tokens, limit).position <= s.state.n) return;
+  PrefixCache::Hit hit = cache_.find(tokens, limit);
+  slots_.retain(hit.slot);
+  for (const int32_t page : hit.pages) pages_.retain(page);
+  release(s);
+  s.pages.assign(hit.pages.begin(), hit.pages.end());
+  s.state.n = s.state.c = hit.position;
+  s.state.checkpoint_slot = hit.slot;
+  const StateParts& parts = backend_->parts();
+  backend_->copy(parts.conv_rows_beside(hit.slot, hit.position),
+                 parts.conv_rows(s.state.ring_slot, hit.position));
+}
+
+void Runner::forget() {
+  while (cache_.evict(nullptr)) continue;
 }
 
 // kPlain: a prefill writes the last token's state over the sequence's own; a window takes the other
@@ -156,10 +251,14 @@ const float* Runner::run(std::span<const Window> windows) {
     ForwardRow row;
     row.row = row_of(window, static_cast<int64_t>(tokens_.size()));
     row.phase = window.prefill ? Phase::kSweep : Phase::kStep;
+    take_pages(s, row.row.start + row.row.n_tokens);
     row.pages = s.pages.data();
     if (plain()) {
+      row.row.read_slot = row.row.write_slot = s.state.checkpoint_slot;
       place_states(window, s);
       row.state_slots = s.snapshots.data();
+    } else {
+      place_fold(s, window.prefill, row.row);
     }
     rows_.push_back(row);
     s.n_pending = window.prefill ? 0 : window.pending + row.row.n_tokens;
@@ -171,15 +270,7 @@ const float* Runner::run(std::span<const Window> windows) {
   const float* logits = backend_->run({rows_, tokens_, logit_tokens_}, {}).logits;
   for (size_t i = 0; i < windows.size(); ++i) {
     traffic_.add(memory_, *model_, rows_[i].row, windows[i].prefill);
-    SequenceState& state = sequences_[windows[i].sequence].state;
-    if (plain()) {
-      if (windows[i].prefill) state.n += rows_[i].row.n_tokens;
-    } else if (windows[i].prefill) {
-      check_committed(commit_sweep(model_->grid(), rows_[i].row, state));
-    } else {
-      // The fold stands whatever is accepted.
-      check_committed(commit_step(model_->grid(), rows_[i].row, 0, state));
-    }
+    commit(windows[i], rows_[i].row);
   }
   ++n_passes_;
   return logits;

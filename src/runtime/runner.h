@@ -16,6 +16,8 @@
 #include "model/state.h"
 #include "ops/context.h"
 #include "runtime/backend.h"
+#include "runtime/prefix_cache.h"
+#include "runtime/ref_pool.h"
 #include "runtime/traffic.h"
 
 namespace replayssm {
@@ -25,6 +27,9 @@ struct RunnerLimits {
   int64_t max_positions = 2048;  // of one sequence
   int64_t max_tokens = 256;      // packed tokens of one pass
   int64_t max_logits = 256;      // logit rows of one pass
+  // Memory for what keep() remembers, beside the sequences' own; none with plain state.
+  int32_t snapshots = 0;
+  int32_t snapshot_pages = 0;
 
   ForwardLimits forward() const { return {max_tokens, max_sequences, max_logits, max_positions}; }
 };
@@ -75,6 +80,16 @@ class Runner {
   // window without advance()): its state has replaced the old one.
   void advance(int32_t sequence, int64_t count);
 
+  // Remembers the state of a sequence that a prefill has just brought to a grid point, the text up
+  // to there being the first n of `tokens`, as long as nobody else needs the memory. Copies no
+  // state but the conv's rows.
+  void keep(int32_t sequence, std::span<const int32_t> tokens);
+  // Goes on from the longest beginning of `tokens`, at most `limit` long, that is remembered and
+  // longer than n. Nothing may be pending.
+  void resume(int32_t sequence, std::span<const int32_t> tokens, int64_t limit);
+  // Forgets all of it.
+  void forget();
+
   const StateTraffic& traffic() const { return traffic_; }
   int64_t state_bytes() const { return backend_->state_bytes(); }
   int64_t scratch_bytes() const { return backend_->scratch_bytes(); }
@@ -85,7 +100,7 @@ class Runner {
     SequenceState state;
     int64_t n_pending = 0;           // tokens fed past n that advance() may let stand
     int64_t last_pass = -1;          // the last pass that held a window of it
-    std::vector<int32_t> pages;      // all of the sequence's pages, fixed for the runner's life
+    std::vector<int32_t> pages;      // of the tokens fed so far
     std::vector<int32_t> snapshots;  // kPlain: the slot of the state after each pending token
     bool open = false;
   };
@@ -95,12 +110,19 @@ class Runner {
   void check_window(const Window& window) const;
   int32_t slots_each() const;
   Row row_of(const Window& window, int64_t token) const;
+  void take_pages(Sequence& sequence, int64_t end);
+  void place_fold(const Sequence& sequence, bool prefill, Row& row);
+  void commit(const Window& window, const Row& row);
+  void release(Sequence& sequence);
   void place_states(const Window& window, Sequence& sequence);
 
   std::shared_ptr<const Model> model_;
   ModelMemory memory_;
   RunnerLimits limits_;
   std::unique_ptr<Backend> backend_;
+  RefPool slots_;  // kReplay: a sequence has one, or shares a snapshot's
+  RefPool pages_;
+  PrefixCache cache_;
   std::vector<Sequence> sequences_;
   StateTraffic traffic_;
   int64_t n_passes_ = 0;

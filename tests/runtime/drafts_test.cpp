@@ -1,5 +1,8 @@
 // The text does not depend on who drafts, how much, or how many threads there are: ids equal.
+#include <deque>
+
 #include "runtime.h"
+#include "runtime/model_drafts.h"
 
 namespace replayssm {
 namespace {
@@ -201,6 +204,52 @@ TEST(Drafts, ADrafterForgetsWhatDidNotStand) {
       tokens.insert(tokens.end(), drafts.begin(), drafts.begin() + stand);
       const auto others = random_ids(1 + rng() % 4, rng());
       tokens.insert(tokens.end(), others.begin(), others.end());
+    }
+  }
+}
+
+// A text that begins as one before is not read again up to the last cut point of that beginning; it
+// is drafted for as by a drafter that read all of it, however few snapshots there is room for.
+TEST(Drafts, WhatWasReadIsNotReadAgain) {
+  for (const Types& types : all_types()) {
+    for (const int32_t snapshots : {1, 3, 40}) {
+      SCOPED_TRACE(types_name(types) + " " + std::to_string(snapshots));
+      const ops::SamplerParams sampling{.temperature = 1.0f, .seed = 12};
+      Rig engine(types, 8, 6);
+      RunnerLimits limits = ModelDrafts::limits(3, 512);
+      limits.snapshots = snapshots;
+      limits.snapshot_pages = snapshots * 3;
+      ModelDrafts drafts(engine.model(), *cpu_device(engine.context()), engine.context(), limits,
+                         {.grid = 8, .interval = 40, .message_end_ids = {}});
+      std::mt19937_64 rng(4);
+      for (uint64_t turn = 0; turn < 8; ++turn) {
+        // Two texts at once that part after 200 tokens, from each other and from those before.
+        std::vector<std::vector<int32_t>> texts(2, random_ids(200, 9));
+        std::deque<ModelDrafts::Text> states;
+        std::vector<std::unique_ptr<Drafter>> fresh;
+        std::vector<ModelDrafts::Job> jobs;
+        for (size_t i = 0; i < 2; ++i) {
+          const auto tail = random_ids(1 + rng() % 20, rng());
+          texts[i].insert(texts[i].end(), tail.begin(), tail.end());
+          states.emplace_back(drafts);
+          fresh.push_back(engine.model_drafter(engine.model(), sampling));
+        }
+        // With room for all snapshots, only what parts is new.
+        const int64_t most_unseen = turn == 0 || snapshots < 40 ? 256 : 24;
+        for (int step = 0; step < 12; ++step) {
+          for (size_t i = 0; i < 2; ++i) {
+            jobs.assign(1, {&states[i], texts[i], 1 + static_cast<int32_t>(rng() % 5), sampling});
+            const int32_t k = jobs[0].k;
+            drafts.propose(jobs, most_unseen);
+            const auto proposed = ModelDrafts::drafts(states[i]);
+            EXPECT_EQ(proposed, fresh[i]->propose(texts[i], k)) << turn << " " << step << " " << i;
+            const auto stand = static_cast<int64_t>(rng() % (proposed.size() + 1));
+            texts[i].insert(texts[i].end(), proposed.begin(), proposed.begin() + stand);
+            const auto others = random_ids(1 + rng() % 4, rng());
+            texts[i].insert(texts[i].end(), others.begin(), others.end());
+          }
+        }
+      }
     }
   }
 }

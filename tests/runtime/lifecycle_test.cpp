@@ -50,6 +50,28 @@ class Life : public testing::TestWithParam<LifeCase> {
   }
 };
 
+// A draft model finds again what it has read, as the model does: a prompt that comes twice is
+// drafted for from its first token on.
+TEST_P(Life, TheDraftModelHasAPrefixCacheToo) {
+  EngineOptions options = small_options();
+  options.memory_bytes = int64_t{48} << 20;
+  options.draft = DraftMode::kModel;
+  options.adaptive_drafts = false;
+  ModelOptions model;
+  model.interval = 8;
+  model.max_window = 4;
+  options.draft_model = Model::load(fixture(GetParam().folder), model);
+  const auto b = bench(options);
+  const GenerationRequest r = request(460, 33);
+  const Sent cold = b->ask(r), warm = b->ask(r);
+  EXPECT_EQ(warm.client->answer(), cold.client->answer());
+  const RequestUsage &first = cold.client->usage(), &second = warm.client->usage();
+  EXPECT_EQ(second.cached_tokens, 448);
+  EXPECT_GT(second.accepted, first.accepted);
+  ASSERT_FALSE(b->engine().drop_cache().has_value());
+  EXPECT_EQ(b->ask(r).client->usage().accepted, first.accepted);
+}
+
 TEST_P(Life, PreemptedTextsAreTheSame) {
   const auto b = bench();
   for (const size_t at : {size_t{1}, size_t{8}, size_t{31}, size_t{127}}) {
