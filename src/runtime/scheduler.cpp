@@ -8,6 +8,9 @@ namespace replayssm {
 namespace {
 
 constexpr int64_t kPage = ops::kKvPage;
+// What a snapshot at a prompt's end must save, over those before it, to be worth a window of its
+// own.
+constexpr int64_t kWorthACut = 64;
 
 int64_t pages_for(int64_t positions) { return (positions + kPage - 1) / kPage; }
 
@@ -243,12 +246,22 @@ void Scheduler::admit_waiting() {
 
 // ---- a step
 
+// The first cut point in (from, to]: the rule's, or the prompt's last grid point that a request for
+// the same may go on from, if no other lies close before it.
+std::optional<int64_t> Scheduler::cut(const Sequence& s, int64_t from, int64_t to) const {
+  const auto first = next_cut(options_.cuts, s.spec.tokens, from, to);
+  const int64_t end = options_.grid.checkpoint_of(s.prompt_length - 1);
+  if (end <= from || end > first.value_or(to)) return first;
+  const int64_t close = std::max<int64_t>(0, end - kWorthACut);
+  return next_cut(options_.cuts, s.spec.tokens, close, end) ? first : end;
+}
+
 // Where the next window of a prefill ends: a function of the tokens and the position.
 int64_t Scheduler::chunk_end(const Sequence& s) const {
   const int64_t chunk = s.spec.all_logits ? options_.score_tokens : options_.chunk_tokens;
   const int64_t end = std::min(s.length(), (s.state.n / chunk + 1) * chunk);
   if (!options_.prefix_cache) return end;
-  return next_cut(options_.cuts, s.spec.tokens, s.state.n, end).value_or(end);
+  return cut(s, s.state.n, end).value_or(end);
 }
 
 // A finished text folds its last checkpoint in this step, and this one may go on from there.
@@ -285,8 +298,7 @@ std::vector<SequenceKey> Scheduler::choose() {
                             [&](const SequenceKey& other) {
                               const Sequence& o = sequences_.at(other);
                               return o.state.n == s.state.n && chunk_end(o) == end &&
-                                     next_cut(options_.cuts, o.spec.tokens, end - 1, end) &&
-                                     begins_alike(o, s, end);
+                                     cut(o, end - 1, end) && begins_alike(o, s, end);
                             });
       if (twin || closing_leaves_more(s)) continue;
       const int64_t size = end - s.state.n;
@@ -417,10 +429,7 @@ void Scheduler::commit_row(const StepRow& row, const RowResult& result) {
     remove(row.key);
     return;
   }
-  if (s.state.c != old_c &&
-      next_cut(options_.cuts, s.spec.tokens, s.state.c - 1, s.state.c).has_value()) {
-    publish(s);
-  }
+  if (s.state.c != old_c && cut(s, s.state.c - 1, s.state.c)) publish(s);
   s.drafts.observe(result.n_tokens - row.row.n_tokens, result.accepted);
   if (!row.ends_text) return;
   REPLAYSSM_CHECK(std::ssize(result.choices) == s.spec.n_choices, result.choices.size(),

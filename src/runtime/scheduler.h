@@ -117,6 +117,7 @@ class Scheduler {
   std::string note(const Sequence& s, const PrefixCache::Hit& hit) const;
 
   std::vector<SequenceKey> choose();
+  std::optional<int64_t> cut(const Sequence& s, int64_t from, int64_t to) const;
   int64_t chunk_end(const Sequence& s) const;
   bool closing_leaves_more(const Sequence& s) const;
   bool reserve(const SequenceKey& key, Sequence& s, StepRow& row);

@@ -71,6 +71,22 @@ TEST_P(Prefix, EveryLengthTwiceIsWarmAsCold) {
   warm->expect_quiet();
 }
 
+// A prompt without message ends, far from the last power of two, is not computed again to its end.
+TEST_P(Prefix, ARetryGoesOnFromThePromptsEnd) {
+  EngineOptions o = options();
+  o.snapshot_interval = 0;
+  const auto warm = bench(o);
+  for (const int64_t n : {int64_t{90}, int64_t{192}, int64_t{193}, int64_t{200}, int64_t{250}}) {
+    auto prompt = some_ids(static_cast<size_t>(n), static_cast<uint64_t>(n));
+    std::ranges::replace(prompt, kMessageEnd, kMessageEnd + 1);
+    const Sent first = warm->ask(request(prompt)), second = warm->ask(request(prompt));
+    EXPECT_EQ(second.client->answer(), first.client->answer()) << n;
+    EXPECT_EQ(hash(*warm, second), hash(*warm, first)) << n;
+    const int64_t power = n < 128 ? 64 : 128, end = (n - 1) / kGrid * kGrid;
+    EXPECT_EQ(second.client->usage().cached_tokens, end - power < 64 ? power : end) << n;
+  }
+}
+
 // A chat: each turn sends all before it, its own answer included.
 TEST_P(Prefix, ChatTurnsReuseAllMessagesBeforeTheLast) {
   const auto cold = cold_bench();
