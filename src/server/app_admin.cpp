@@ -84,6 +84,7 @@ Reply App::tokenize(const HttpRequest& request) {
 Reply App::detokenize(const HttpRequest& request) {
   const Json body = parse_body(request);
   Fields fields(body, "");
+  if (fields.find("tokens") == nullptr) refuse("tokens", "is missing");
   const auto ids = fields.token_ids("tokens", size_t{1} << 24, model_.vocab);
   return json_response({{"prompt", model::to_valid_utf8(model_.tokenizer->decode(ids))}});
 }

@@ -37,11 +37,15 @@ class FakeEngine final : public Engine {
   Script script;
   std::optional<Refusal> refusal;
   std::optional<Refusal> session_refusal;
+  std::vector<int32_t> session_text;  // of every session
 
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<Listener> listener,
                                 RequestId* id) override {
     const std::lock_guard lock(mutex_);
     if (refusal) return refusal;
+    if (!request.session.empty()) {
+      request.prompt.insert(request.prompt.begin(), session_text.begin(), session_text.end());
+    }
     *id = ++last_id_;
     ++n_running_;
     requests_.push_back(request);

@@ -227,6 +227,31 @@ TEST(Grammar, ToolCalls) {
   EXPECT_FALSE(accepts(xml, "<tool_call>\n<function=h>\n</function>\n</tool_call>"));
 }
 
+// A model that has begun to write blanks comes to an end of them, in a call too.
+TEST(Grammar, BlanksEnd) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f",
+    "parameters": {"type": "object", "properties": {"x": {"type": "integer"}},
+                   "required": ["x"]}}}])");
+  Warnings warnings;
+  const auto object = schema(R"({"type": "object", "properties": {"x": {"type": "integer"}},
+                                 "required": ["x"]})");
+  const auto json = grammars().tool_call(tools, ToolStyle::kJson, warnings);
+  const auto xml = grammars().tool_call(tools, ToolStyle::kXml, warnings);
+  for (const size_t n : {0, 1, 20, 21, 500}) {
+    const std::string blanks(n, ' ');
+    const std::string value = "{\"x\":" + blanks + "1}";
+    EXPECT_EQ(accepts(object, value), n <= 20) << n;
+    EXPECT_EQ(
+        accepts(json, "<tool_call>\n{\"name\": \"f\", \"arguments\": " + value + "}\n</tool_call>"),
+        n <= 20)
+        << n;
+    EXPECT_EQ(accepts(xml, "<tool_call>\n<function=f>\n<parameter=x>" + blanks +
+                               "1</parameter>\n</function>\n</tool_call>"),
+              n <= 20)
+        << n;
+  }
+}
+
 // Blanks round a bare string are no part of it, so they cannot make up its length.
 TEST(Grammar, BareStringsKeepTheirBounds) {
   const auto bounded = [](const char* bounds) {

@@ -176,6 +176,26 @@ TEST_F(HttpTest, PromptLogprobs) {
   EXPECT_EQ(json.at("usage").at("completion_tokens"), 0);
 }
 
+// What is echoed of a request that goes on from a session is its own prompt, each token with its
+// own logprob; and the prompt may be empty.
+TEST_F(HttpTest, EchoBehindASession) {
+  start();
+  say("unseen");
+  engine_.session_text = {1, 2};
+  const auto echo = [&](const std::string& prompt) {
+    return fetch(port_, "POST", "/v1/completions",
+                 "{\"prompt\": " + prompt +
+                     ", \"session\": \"s\", \"echo\": true, \"logprobs\": 0, \"max_tokens\": 0}")
+        .json()
+        .at("choices")[0];
+  };
+  const Json choice = echo("[5, 6, 7]");
+  EXPECT_EQ(choice.at("text"), tokenizer_->decode(std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(choice.at("logprobs").at("token_logprobs"), Json::parse("[-0.5, -0.75, -1.0]"));
+  EXPECT_EQ(echo("\"\"").at("text"), "");
+  EXPECT_EQ(fetch(port_, "POST", "/v1/completions", R"({"prompt": ""})").status, 400);
+}
+
 TEST_F(HttpTest, MinusInfinityIsValidJson) {
   start();
   say("a");
@@ -485,6 +505,7 @@ TEST_F(HttpTest, Tokens) {
                 .at("count"),
             1);
   EXPECT_EQ(fetch(port_, "POST", "/detokenize", R"({"tokens": [5000]})").status, 400);
+  EXPECT_EQ(fetch(port_, "POST", "/detokenize", R"({"token": [5]})").status, 400);
 }
 
 TEST_F(HttpTest, Sessions) {

@@ -101,11 +101,13 @@ void CompletionAnswer::echo(size_t prompt, int32_t index, std::string* out) {
     std::vector<TokenRecord> records;
     int64_t offset = 0;
     model::Utf8Stream utf8;
-    for (size_t i = 0; i < prompts_[prompt].size(); ++i) {
+    // Of all tokens but the first, a session's before the prompt included.
+    const auto& known = prompt_records_[prompt];
+    const size_t n_tokens = prompts_[prompt].size();
+    for (size_t i = 0; i < n_tokens; ++i) {
       records.push_back({prompts_[prompt][i], offset, {}});
-      if (i > 0 && i - 1 < prompt_records_[prompt].size()) {
-        records.back().logprob = prompt_records_[prompt][i - 1];
-      }
+      const size_t from_end = n_tokens - i;
+      if (from_end <= known.size()) records.back().logprob = known[known.size() - from_end];
       offset += count_code_points(utf8.push(tokenizer_->token_bytes(prompts_[prompt][i])));
     }
     logprobs = logprobs_of(records, 0);

@@ -196,10 +196,12 @@ ConstraintPtr GrammarCompiler::tool_call(const Json& tools, ToolStyle style, War
       end = "}\n</tool_call>";
     }
     const char* type = style == ToolStyle::kXml ? "qwen_xml_parameter" : "json_schema";
-    calls.push_back({{"type", "tag"},
-                     {"begin", begin},
-                     {"content", {{"type", type}, {"json_schema", schema}}},
-                     {"end", end}});
+    calls.push_back(
+        {{"type", "tag"},
+         {"begin", begin},
+         {"content",
+          {{"type", type}, {"json_schema", schema}, {"max_whitespace_cnt", kMostBlanks}}},
+         {"end", end}});
   }
   const Json format =
       calls.size() == 1 ? calls[0] : Json{{"type", "or"}, {"elements", std::move(calls)}};

@@ -152,7 +152,6 @@ CommonRequest parse_common(Fields& fields, const ServedModel& model, bool test_h
 int64_t fit_length(size_t prompt_tokens, int64_t max_tokens, const ServedModel& model,
                    const std::string& prompt_field, Warnings& warnings) {
   const auto n = static_cast<int64_t>(prompt_tokens);
-  if (n == 0) refuse(prompt_field, "is empty; give it at least one token");
   if (n >= model.max_positions) {
     throw ApiError(400,
                    concat(prompt_field, ": has ", n, " tokens; this server takes at most ",

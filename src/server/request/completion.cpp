@@ -71,6 +71,10 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model, b
   }
   int64_t fitted = max_tokens;
   for (const auto& prompt : request.prompts) {
+    // A session's text stands before it.
+    if (prompt.empty() && engine.session.empty()) {
+      refuse("prompt", "is empty; give it at least one token");
+    }
     fitted = std::min(
         fitted, fit_length(prompt.size(), max_tokens, model, "prompt", request.common.warnings));
   }
