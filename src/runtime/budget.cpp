@@ -119,14 +119,16 @@ class Fitter {
       }
       rest = std::min(rest, running + again);
     }
-    // A snapshot an interval, and the draft model's beside it.
+    // Running sequences' pages first, of half of what there is at most; then a snapshot an
+    // interval, and the draft model's beside it.
+    const int64_t cache = rest - std::min(running - least_pages() * unit_.page, rest / 2);
     const int64_t interval = options_.snapshot_interval > 0 ? options_.snapshot_interval : 256;
     const int64_t pages_each = pages_for(interval);
     const int64_t draft_each =
         draft_ != nullptr ? draft_unit_.slot + pages_each * draft_unit_.page : 0;
     int64_t snapshots = 0;
     if (options_.prefix_cache) {
-      snapshots = rest / (unit_.slot + pages_each * unit_.page + draft_each);
+      snapshots = cache / (unit_.slot + pages_each * unit_.page + draft_each);
       snapshots = std::min<int64_t>(snapshots, kMostIndices / pages_each);
     }
     const int64_t pages = std::min<int64_t>(

@@ -226,6 +226,16 @@ TEST_F(Choices, OptionsThatCannotBeAreRefused) {
   refused({"cache folder"}, [](O& o) { o.cache_folder = "/proc/nonexistent"; });
 }
 
+// Chosen by itself, the budget holds every sequence at its longest, whatever the cache holds.
+TEST_F(Choices, TheDefaultBudgetNeverPreempts) {
+  bench_->options().memory_bytes = 0;
+  bench_->restart();
+  std::vector<Sent> sent;
+  for (uint64_t i = 0; i < 16; ++i) sent.push_back(bench_->send(request_of(some_ids(64, i), 448)));
+  for (const Sent& s : sent) s.client->wait();
+  EXPECT_EQ(bench_->engine().stats().preemptions, 0);
+}
+
 // Fewer sequences where all do not fit, and the pages of a whole text in any case.
 TEST_F(Choices, ATightBudgetFitsFewerSequences) {
   EngineOptions o = small_options();
