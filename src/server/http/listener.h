@@ -20,7 +20,7 @@ struct ListenerOptions {
   double read_seconds = 30;   // of one request
   double write_seconds = 30;  // of one piece, to a client that does not read
   // Above 0: streams write at ticks of it; what comes between is joined.
-  double part_seconds = 0.016;
+  double part_seconds = 0.032;
 };
 
 class HttpListener {
