@@ -73,20 +73,22 @@ class Client {
     socket_ = -1;
   }
 
-  void send(std::string_view bytes) {
+  // False if the server took no more.
+  bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) return;
+      if (n <= 0) return false;
       bytes.remove_prefix(static_cast<size_t>(n));
     }
+    return true;
   }
 
-  void send_request(const std::string& method, const std::string& path,
+  bool send_request(const std::string& method, const std::string& path,
                     const std::string& body = {}, const std::string& headers = {}) {
-    send(method + " " + path + " HTTP/1.1\r\nHost: test\r\n" + headers +
-         (body.empty() && method == "GET"
-              ? "\r\n"
-              : "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
+    return send(method + " " + path + " HTTP/1.1\r\nHost: test\r\n" + headers +
+                (body.empty() && method == "GET"
+                     ? "\r\n"
+                     : "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
   }
 
   // The next response; status 0 if the connection ended first.

@@ -305,6 +305,17 @@ TEST_F(HttpTest, ApiKey) {
   EXPECT_EQ(fetch(port_, "GET", "/v1/models", "", "Authorization: Bearer secret\r\n").status, 200);
 }
 
+// A client that writes all before it reads is told, and not cut off.
+TEST_F(HttpTest, TooLargeABodyIsTakenInAndRefused) {
+  ListenerOptions listener;
+  listener.most_body_bytes = size_t{8} << 20;
+  start({}, listener);
+  Client client(port_);
+  EXPECT_TRUE(client.send_request("POST", "/v1/completions", std::string(size_t{24} << 20, ' ')));
+  EXPECT_EQ(client.read().status, 413);
+  EXPECT_TRUE(client.closed());
+}
+
 TEST_F(HttpTest, BrokenRequests) {
   ListenerOptions listener;
   listener.most_body_bytes = 1000;

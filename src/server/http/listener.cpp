@@ -385,12 +385,14 @@ class HttpListener::State {
       message = concat("the body is larger than ", options_.most_body_bytes, " bytes");
     }
     co_await write_whole(stream, ApiError(status, message).response(), new_id(), 11, false, false);
-    // Takes in what is still coming, so that the answer is not lost to a reset.
+    // Takes in what is still coming, within reason, so that the answer is not lost to a reset.
     error_code ignored;
     stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
-    stream.expires_after(std::chrono::seconds(1));
+    const auto end = std::chrono::steady_clock::now() + seconds(options_.read_seconds);
     char rest[16384];
-    for (size_t n_rest = 0; n_rest < options_.most_body_bytes;) {
+    for (size_t n_rest = 0; n_rest / 4 < options_.most_body_bytes;) {
+      if (std::chrono::steady_clock::now() > end) break;
+      stream.expires_after(std::chrono::seconds(1));
       auto [read_error, n] = co_await stream.async_read_some(asio::buffer(rest), kTuple);
       if (read_error) break;
       n_rest += n;
