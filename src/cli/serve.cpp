@@ -30,6 +30,7 @@ struct ServeFlags {
   int draft_tokens = 4;
   bool fixed_drafts = false;
   double memory_gb = 0;
+  double host_memory_gb = 0;
   int max_sequences = 32;
   int max_queued = 256;
   int64_t max_positions = 0;
@@ -52,6 +53,8 @@ void check_flags(const ServeFlags& flags) {
         concat("1..", kMostDrafts));
   check(!flags.draft.empty(), "--draft", "off, ngram or a model folder");
   check(flags.memory_gb >= 0 && flags.memory_gb <= kMostGigabytes, "--memory",
+        concat("0..", static_cast<int64_t>(kMostGigabytes)));
+  check(flags.host_memory_gb >= 0 && flags.host_memory_gb <= kMostGigabytes, "--host-memory",
         concat("0..", static_cast<int64_t>(kMostGigabytes)));
   check(flags.max_sequences >= 1 && flags.max_sequences <= 4096, "--max-sequences", "1..4096");
   check(flags.max_queued >= 0 && flags.max_queued <= 1 << 20, "--max-queued", "0..1048576");
@@ -81,6 +84,7 @@ EngineOptions engine_options(const ServeFlags& flags, const Device& device, cons
                              const ModelOptions& model_options) {
   EngineOptions options;
   options.memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
+  options.host_bytes = static_cast<int64_t>(flags.host_memory_gb * 1e9);
   const int64_t most = model.spec().max_positions;
   options.max_positions =
       flags.max_positions == 0 ? std::min<int64_t>(4096, most) : flags.max_positions;
@@ -200,6 +204,9 @@ void add_serve(CLI::App& app) {
                  "always as many drafts as that; else as many as pay");
   verb->add_option("--memory", flags->memory_gb,
                    "GB for all, on the device; 0: as much as there is use for, of what is free")
+      ->capture_default_str();
+  verb->add_option("--host-memory", flags->host_memory_gb,
+                   "GB beside it, of host memory, for snapshots that a device's gives up")
       ->capture_default_str();
   verb->add_option("--max-sequences", flags->max_sequences, "that run at once")
       ->capture_default_str();

@@ -23,7 +23,7 @@ SchedulerOptions scheduler_options(const Model& model, const ModelMemory& memory
   out.slot_bytes = memory.checkpoint_slot + memory.conv_rows;
   out.page_bytes = memory.kv_page;
   out.poison = options.test_hooks;
-  out.tell_evictions = !options.cache_folder.empty();
+  out.tell_evictions = options.host_bytes > 0 || !options.cache_folder.empty();
   return out;
 }
 
@@ -48,6 +48,7 @@ const EngineOptions& checked(const EngineOptions& o, const Model& model) {
   check(o.chunk_tokens > 0 && o.chunk_tokens % kScoreTokens == 0 && o.chunk_tokens <= 65536,
         "chunk_tokens", o.chunk_tokens, " is not a multiple of ", kScoreTokens, " up to 65536");
   check(o.snapshot_interval >= 0, "snapshot_interval", o.snapshot_interval, " is negative");
+  check(o.host_bytes >= 0, "host_bytes", o.host_bytes, " is negative");
   check(o.cache_folder_bytes >= 0, "cache_folder_bytes", o.cache_folder_bytes, " is negative");
   check(o.memory_bytes >= 0, "memory_bytes", o.memory_bytes, " is negative");
   const bool drafts = o.draft != DraftMode::kNone && o.draft != DraftMode::kDefault;
@@ -87,7 +88,7 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const Device& device,
   int64_t planned = 0;
   for (const auto& [purpose, bytes] : budget_.report.purposes) planned += bytes;
   REPLAYSSM_CHECK(held_bytes() <= planned, "holds ", held_bytes(), " bytes, planned ", planned);
-  open_tier();
+  open_tiers();
   if (options_.test_hooks) poison_all();
   publish_stats();
   thread_ = std::thread([this] { loop(); });
@@ -121,7 +122,7 @@ EngineImpl::~EngineImpl() {
   // What is known stays known.
   if (!tier_) return;
   act(scheduler_.take_actions());
-  for (const auto& snapshot : scheduler_.cache().all()) keep_on_disk(snapshot);
+  keep_all_on_disk();
 }
 
 void EngineImpl::loop() {
@@ -206,7 +207,7 @@ std::optional<Refusal> EngineImpl::submit(GenerationRequest request,
     auto [live, added] = live_.try_emplace(id, std::move(*shared), listener);
     REPLAYSSM_CHECK(added, "request ", id, " twice");
     live->second.submitted = now;
-    fetch_from_disk(live->second.request);
+    fetch_from_below(live->second.request);
     scheduler_.add(id, std::move(spec));
   });
   wake_.notify_one();

@@ -142,6 +142,7 @@ struct EngineOptions {
   DraftMode draft = DraftMode::kNone;
   int32_t draft_tokens = 4;
   bool adaptive_drafts = true;
+  int64_t host_bytes = 0;    // of host memory, for snapshots that the device's gives up; 0: none
   std::string cache_folder;  // disk tier for snapshots and sessions; empty: none
   int64_t cache_folder_bytes = int64_t{1} << 30;
   std::string trace_file;   // Chrome trace format; empty: none
@@ -160,6 +161,7 @@ struct EngineStats {
   int64_t rings = 0, rings_free = 0;
   int64_t pages = 0, pages_free = 0;
   int64_t snapshots = 0, snapshot_pages = 0, snapshot_bytes = 0;
+  int64_t host_snapshots = 0, host_snapshot_bytes = 0;
   int64_t steps = 0, prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   int64_t drafted = 0, accepted = 0, preemptions = 0, cancelled = 0;
   int64_t evicted = 0, refused_corrupt = 0;

@@ -14,6 +14,7 @@
 #include "runtime/disk_tier.h"
 #include "runtime/engine.h"
 #include "runtime/executor.h"
+#include "runtime/host_tier.h"
 #include "runtime/model_drafts.h"
 #include "runtime/scheduler.h"
 #include "runtime/trace.h"
@@ -114,11 +115,12 @@ class EngineImpl final : public Engine {
 
   // ---- engine_tier.cpp: the engine's thread
   uint64_t fingerprint();
-  void open_tier();
+  void open_tiers();
   std::vector<std::byte> read_state(int32_t slot, std::span<const int32_t> pages) const;
-  void keep_on_disk(const PrefixCache::Evicted& gone);
+  void keep_below(const PrefixCache::Evicted& gone);
+  void keep_all_on_disk();
   void take_in(const SnapshotFile& file);
-  void fetch_from_disk(const GenerationRequest& request);
+  void fetch_from_below(const GenerationRequest& request);
   SnapshotFile file_of(std::vector<int32_t> text) const;
   std::optional<Refusal> put_session(const std::string& name, std::vector<int32_t> text);
 
@@ -130,6 +132,7 @@ class EngineImpl final : public Engine {
   Executor executor_;
   Scheduler scheduler_;
   DrawMemory draw_;
+  std::optional<HostTier> host_tier_;
   std::optional<DiskTier> tier_;
   std::optional<ModelDrafts> draft_model_;
 

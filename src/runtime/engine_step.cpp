@@ -24,7 +24,7 @@ bool LiveRequest::ended() const {
 void EngineImpl::act(std::span<const Action> actions) {
   for (const Action& action : actions) {
     if (action.kind == Action::Kind::kEvict) {
-      keep_on_disk(action.gone);
+      keep_below(action.gone);
     } else {
       executor_.act(action);
     }
@@ -382,6 +382,10 @@ void EngineImpl::publish_stats() {
   stats.snapshot_pages = scheduler_.cache().n_pages();
   stats.snapshot_bytes = stats.snapshots * scheduler_.options().slot_bytes +
                          stats.snapshot_pages * scheduler_.options().page_bytes;
+  if (host_tier_) {
+    stats.host_snapshots = std::ssize(host_tier_->all());
+    stats.host_snapshot_bytes = host_tier_->bytes();
+  }
   stats.preemptions = scheduler_.n_preemptions();
   stats.evicted = scheduler_.cache().n_evicted();
   if (tier_) stats.refused_corrupt = tier_->n_refused();

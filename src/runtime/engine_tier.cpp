@@ -68,7 +68,8 @@ uint64_t EngineImpl::fingerprint() {
   return sum.value();
 }
 
-void EngineImpl::open_tier() {
+void EngineImpl::open_tiers() {
+  if (options_.host_bytes > 0) host_tier_.emplace(options_.host_bytes);
   if (options_.cache_folder.empty()) return;
   SnapshotFormat format;
   format.fingerprint = fingerprint();
@@ -85,9 +86,25 @@ std::vector<std::byte> EngineImpl::read_state(int32_t slot, std::span<const int3
   return state;
 }
 
-void EngineImpl::keep_on_disk(const PrefixCache::Evicted& gone) {
-  if (!tier_ || tier_->has(gone.tokens)) return;
-  tier_->keep({gone.tokens, std::ssize(gone.tokens), read_state(gone.slot, gone.pages)});
+// A snapshot that the cache gives up goes to host memory, and what must leave that to disk.
+void EngineImpl::keep_below(const PrefixCache::Evicted& gone) {
+  const bool known = host_tier_ ? host_tier_->use(gone.tokens) : tier_ && tier_->has(gone.tokens);
+  if (known) return;
+  SnapshotFile file{gone.tokens, std::ssize(gone.tokens), read_state(gone.slot, gone.pages)};
+  const auto to_disk = [this](const SnapshotFile& f) {
+    if (tier_) tier_->keep(f);
+  };
+  if (!host_tier_) return to_disk(file);
+  host_tier_->keep(std::move(file), to_disk);
+}
+
+void EngineImpl::keep_all_on_disk() {
+  if (!tier_) return;
+  if (host_tier_) {
+    for (const auto& snapshot : host_tier_->all()) tier_->keep(*snapshot);
+    host_tier_.reset();
+  }
+  for (const auto& snapshot : scheduler_.cache().all()) keep_below(snapshot);
 }
 
 // Makes the cache know the state in `file`, if there is room.
@@ -98,11 +115,20 @@ void EngineImpl::take_in(const SnapshotFile& file) {
   if (place) executor_.write_snapshot(place->slot, place->pages, file.state);
 }
 
-void EngineImpl::fetch_from_disk(const GenerationRequest& request) {
-  if (!tier_ || !options_.prefix_cache || request.prompt_logprobs >= 0) return;
+void EngineImpl::fetch_from_below(const GenerationRequest& request) {
+  if (!options_.prefix_cache || request.prompt_logprobs >= 0) return;
   const int64_t most = std::ssize(request.prompt) - 1;
-  const int64_t known = scheduler_.cache().peek(request.prompt, most).position;
-  if (const auto file = tier_->longest(request.prompt, known, most)) take_in(*file);
+  int64_t known = scheduler_.cache().peek(request.prompt, most).position;
+  HostTier::Snapshot near;
+  if (host_tier_) near = host_tier_->longest(request.prompt, known, most);
+  if (near != nullptr) known = near->position;
+  std::optional<SnapshotFile> far;
+  if (tier_) far = tier_->longest(request.prompt, known, most);
+  if (far) {
+    take_in(*far);
+  } else if (near != nullptr) {
+    take_in(*near);
+  }
 }
 
 // A text with the longest state of it that is known.

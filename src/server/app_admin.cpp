@@ -115,6 +115,8 @@ Reply App::stats(const HttpRequest&) {
                         {"snapshots", s.snapshots},
                         {"snapshot_pages", s.snapshot_pages},
                         {"snapshot_bytes", s.snapshot_bytes},
+                        {"host_snapshots", s.host_snapshots},
+                        {"host_snapshot_bytes", s.host_snapshot_bytes},
                         {"steps", s.steps},
                         {"prompt_tokens", s.prompt_tokens},
                         {"cached_tokens", s.cached_tokens},

@@ -77,6 +77,8 @@ std::string Metrics::text(const EngineStats& stats, const MemoryReport& memory) 
   gauge("replayssm_kv_pages_free", "KV pages that are free", stats.pages_free);
   gauge("replayssm_snapshots", "state snapshots held", stats.snapshots);
   gauge("replayssm_snapshot_bytes", "bytes of the snapshots", stats.snapshot_bytes);
+  gauge("replayssm_host_snapshots", "state snapshots in host memory", stats.host_snapshots);
+  gauge("replayssm_host_snapshot_bytes", "bytes of those", stats.host_snapshot_bytes);
   counter("replayssm_steps_total", "passes of the model", stats.steps);
   counter("replayssm_prompt_tokens_total", "prompt tokens taken", stats.prompt_tokens);
   counter("replayssm_cached_tokens_total", "prompt tokens not computed again", stats.cached_tokens);

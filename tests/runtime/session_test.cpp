@@ -173,6 +173,47 @@ TEST_P(Session, SnapshotsComeBackFromDisk) {
   EXPECT_GT(engine().stats().refused_corrupt, 0);
 }
 
+// What the cache gives up comes back from host memory, and from disk what that gives up in turn.
+TEST_P(Session, HostMemoryTakesWhatTheCacheGivesUp) {
+  EngineOptions options = small_options();
+  ModelOptions model;
+  model.interval = 8;
+  model.max_window = 4;
+  const auto prompts = [](uint64_t i) { return some_ids(100, 40 + i); };
+  // The cached tokens of the first prompt after seven others, the cache emptied after each.
+  const auto cached = [&](int64_t host_bytes, const std::string& folder) {
+    options.host_bytes = host_bytes;
+    options.cache_folder = folder;
+    Bench b(fixture(GetParam().folder), model, options);
+    std::vector<Client::Answer> answers;
+    for (uint64_t i = 0; i < 8; ++i) {
+      answers.push_back(b.ask(request(prompts(i), 5)).client->answer());
+      b.expect_quiet();
+      EXPECT_FALSE(b.engine().drop_cache().has_value());
+      EXPECT_EQ(b.engine().stats().snapshots, 0);
+    }
+    EXPECT_EQ(b.engine().stats().host_snapshots > 0, host_bytes > 100000);
+    EXPECT_LE(b.engine().stats().host_snapshot_bytes, host_bytes);
+    const Sent again = b.ask(request(prompts(0), 5));
+    EXPECT_EQ(again.client->answer(), answers[0]);
+    b.expect_quiet();
+    return again.client->usage().cached_tokens;
+  };
+  bench_.reset();
+  EXPECT_EQ(cached(0, ""), 0);
+  EXPECT_EQ(cached(1000, ""), 0);  // holds none
+  EXPECT_EQ(cached(300000, ""), 0);
+  EXPECT_EQ(cached(int64_t{64} << 20, ""), 96);
+  const TempFolder folder;
+  EXPECT_EQ(cached(300000, folder.path()), 96);
+  // All went to disk at the end.
+  options.host_bytes = 0;
+  Bench last(fixture(GetParam().folder), model, options);
+  for (uint64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(last.ask(request(prompts(i), 5)).client->usage().cached_tokens, 96) << i;
+  }
+}
+
 TEST_P(Session, TheFolderStaysWithinItsCap) {
   EngineOptions options = small_options();
   options.cache_folder = folder_.path();
