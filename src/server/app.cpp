@@ -1,6 +1,7 @@
 #include "server/app.h"
 
 #include <algorithm>
+#include <cctype>
 #include <random>
 
 #include "server/answer/completion_answer.h"
@@ -179,13 +180,14 @@ Reply App::dispatch(const HttpRequest& request, std::string& route_name) {
 
 void App::check_key(const HttpRequest& request) const {
   if (options_.api_key.empty()) return;
+  // The scheme's case does not matter.
   std::string_view given = request.header("authorization");
-  constexpr std::string_view kBearer = "Bearer ";
-  if (given.starts_with(kBearer)) {
-    given.remove_prefix(kBearer.size());
-  } else {
-    given = {};
-  }
+  constexpr std::string_view kBearer = "bearer ";
+  const bool bearer = given.size() >= kBearer.size() &&
+                      std::equal(kBearer.begin(), kBearer.end(), given.begin(), [](char a, char b) {
+                        return a == std::tolower(static_cast<unsigned char>(b));
+                      });
+  given = bearer ? given.substr(kBearer.size()) : std::string_view();
   if (!same_key(options_.api_key, given)) {
     throw ApiError(401, "the API key is missing or wrong; send it as Authorization: Bearer KEY", "",
                    "invalid_api_key");

@@ -303,6 +303,9 @@ TEST_F(HttpTest, ApiKey) {
   }
   EXPECT_EQ(fetch(port_, "GET", "/nothing").status, 401);
   EXPECT_EQ(fetch(port_, "GET", "/v1/models", "", "Authorization: Bearer secret\r\n").status, 200);
+  EXPECT_EQ(fetch(port_, "GET", "/v1/models", "", "authorization: bearer secret\r\n").status, 200);
+  EXPECT_EQ(fetch(port_, "GET", "/v1/models", "", "Authorization: Bearer\r\n").status, 401);
+  EXPECT_EQ(fetch(port_, "GET", "/v1/models", "", "Authorization: secret\r\n").status, 401);
 }
 
 // A client that writes all before it reads is told, and not cut off.
