@@ -18,6 +18,7 @@
 #include "cli/serve_cells_cuda.h"
 #include "cli/serve_hash.h"
 #include "core/cuda/device.h"
+#include "model/safetensors.h"
 #include "runtime/cuda/decode_cuda.h"
 
 namespace replayssm::cli {
@@ -160,6 +161,12 @@ std::vector<ServeCell> headline_cells(const ModelSpec& spec) {
   return cells;
 }
 
+bool holds_fp8(const std::string& folder) {
+  const TensorFiles files = TensorFiles::open_folder(folder);
+  return std::any_of(files.tensors().begin(), files.tensors().end(),
+                     [](const TensorView& tensor) { return tensor.dtype == FileDType::kF8E4M3; });
+}
+
 // In a process of its own: a cell starts on a device that nothing has used, and a device error
 // costs no more than its cell. False if it died.
 template <typename Body>
@@ -238,10 +245,10 @@ void run_bench_serve_cuda(const BenchServeCudaFlags& flags) {
       flags.headline ? headline_cells(model.description.spec) : asked_cells(flags);
   const std::filesystem::path source = flags.config.empty() ? flags.folder : flags.config;
   std::filesystem::create_directories(flags.out);
-  model.fp8 = flags.weights == "fp8";
-  const std::string model_name =
-      (flags.config.empty() ? source.filename() : source.stem()).string() +
-      (model.fp8 ? "-fp8" : "");
+  model.fp8 = flags.config.empty() ? holds_fp8(flags.folder) : flags.weights == "fp8";
+  const std::string model_name = flags.config.empty()
+                                     ? source.filename().string()
+                                     : source.stem().string() + (model.fp8 ? "-fp8" : "");
   const auto results = [&] { return ServeResults(flags.out, model_name); };
   std::printf("%s\n", model_name.c_str());
   int n_failed = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/router.h"
 #include "ops/cuda/elementwise_cuda.h"
 #include "ops/cuda/linear_cuda.h"
 #include "ops/cuda/quantise_cuda.h"
@@ -19,19 +20,6 @@ int64_t inner_columns(MlpKind kind, int64_t ff) {
 
 ops::Matrix matrix(void* data, DType dtype, int64_t rows, int64_t cols) {
   return {data, dtype, rows, cols, cols};
-}
-
-ops::Router router_of(const MoeSpec& spec, const MoeWeightsCuda& weights) {
-  ops::Router router;
-  router.score = spec.score;
-  router.n_experts = spec.n_experts;
-  router.top_k = spec.top_k;
-  router.n_groups = spec.n_groups;
-  router.top_groups = spec.top_groups;
-  router.renormalise = spec.renormalise;
-  router.scale = spec.scale;
-  router.bias = weights.router_bias;
-  return router;
 }
 
 void activate(const dev::CudaContext& context, MlpKind kind, int64_t ff, ops::Matrix inner,
@@ -150,7 +138,7 @@ void run_moe(const dev::CudaContext& context, BranchCuda& branch, const MoeSpec&
     if (spec.latent > 0) dev::linear(context, weights.latent_in, in, latent);
   }
   if (others) {
-    dev::route(context, router_of(spec, weights), logits.slice_cols(0, spec.n_experts),
+    dev::route(context, router_of(spec, weights.router_bias), logits.slice_cols(0, spec.n_experts),
                scratch.experts, scratch.weights);
     dev::sort_by_expert(context, scratch.experts, n, spec.top_k, spec.n_experts, first,
                         scratch.row);

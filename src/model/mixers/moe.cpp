@@ -1,6 +1,7 @@
 #include "ops/moe.h"
 
 #include "model/mixers/mixers.h"
+#include "model/router.h"
 #include "ops/elementwise.h"
 
 namespace replayssm {
@@ -48,19 +49,6 @@ struct Scratch {
   }
 };
 
-ops::Router router_of(const MoeSpec& spec, const MoeWeights& weights) {
-  ops::Router router;
-  router.score = spec.score;
-  router.n_experts = spec.n_experts;
-  router.top_k = spec.top_k;
-  router.n_groups = spec.n_groups;
-  router.top_groups = spec.top_groups;
-  router.renormalise = spec.renormalise;
-  router.scale = spec.scale;
-  if (spec.router_bias) router.bias = weights.router_bias.as<float>();
-  return router;
-}
-
 // out = sum over the chosen experts, fp32, [tokens, expert_width].
 void run_experts(const Pass& pass, const MoeSpec& spec, const MoeWeights& weights, const Scratch& s,
                  ops::ConstMatrix in, ops::Matrix out) {
@@ -90,8 +78,8 @@ void run_moe(const Pass& pass, const MoeSpec& spec, const MoeWeights& weights, o
   const Scratch s(arena, spec, pass.activation, pass.n_tokens);
 
   weights.router.run(pass.context, in, s.logits);
-  ops::route(pass.context, router_of(spec, weights), s.logits.slice_cols(0, spec.n_experts),
-             s.experts, s.weights);
+  ops::route(pass.context, router_of(spec, weights.router_bias.as<float>()),
+             s.logits.slice_cols(0, spec.n_experts), s.experts, s.weights);
   if (spec.latent > 0) {
     weights.latent_in.run(pass.context, in, s.latent);
     run_experts(pass, spec, weights, s, s.latent, s.sum);
