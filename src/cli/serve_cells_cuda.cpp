@@ -113,15 +113,11 @@ class SteadyDecode {
       const SequenceState& at = s.state;
       s.row = {at.n,        at.c, at.n, cell_.window, first, at.checkpoint_slot, at.checkpoint_slot,
                at.ring_slot};
-      arrays_.rows[i] = s.row;
-      arrays_.start[i] = at.n;
-      arrays_.first_token[i] = first;
-      arrays_.row_tokens[i] = cell_.window;
+      arrays_.windows.set_row(i, s.row);
       arrays_.stands[i] = stands(i);
       for (int32_t t = 0; t < cell_.window; ++t) {
-        arrays_.positions[first + t] = at.n + t;
         const uint64_t draft = static_cast<uint64_t>(first + t + 7919 * n_steps_) % vocab;
-        arrays_.tokens[first + t] = t == 0 ? s.next : static_cast<int32_t>(draft);
+        arrays_.windows.tokens[first + t] = t == 0 ? s.next : static_cast<int32_t>(draft);
       }
       if (cell_.way != StateWay::kReplay) fill_baseline(i, s);
     }

@@ -110,13 +110,11 @@ std::vector<float> logits_of(DecodeCuda& decode, std::span<const int32_t> ids, W
     for (int32_t i = 0; i < way.rows; ++i) {
       const SequenceState& s = states[static_cast<size_t>(i)];
       const int64_t first = int64_t{i} * way.window;
-      arrays.rows[i] = {s.n, s.c, s.n, way.window, first, s.checkpoint_slot, s.checkpoint_slot, i};
-      arrays.start[i] = s.n;
-      arrays.first_token[i] = first;
-      arrays.row_tokens[i] = arrays.stands[i] = way.window;
+      arrays.windows.set_row(
+          i, {s.n, s.c, s.n, way.window, first, s.checkpoint_slot, s.checkpoint_slot, i});
+      arrays.stands[i] = way.window;
       for (int32_t t = 0; t < way.window; ++t) {
-        arrays.tokens[first + t] = ids[at + static_cast<size_t>(t)];
-        arrays.positions[first + t] = s.n + t;
+        arrays.windows.tokens[first + t] = ids[at + static_cast<size_t>(t)];
       }
     }
     if (way.graphs) {
@@ -133,7 +131,7 @@ std::vector<float> logits_of(DecodeCuda& decode, std::span<const int32_t> ids, W
     out.insert(out.end(), logits.end() - way.window * vocab, logits.end());
     for (int32_t i = 0; i < way.rows; ++i) {
       SequenceState& s = states[static_cast<size_t>(i)];
-      EXPECT_EQ(commit_step(grid, arrays.rows[i], way.window, s), Status::kOk);
+      EXPECT_EQ(commit_step(grid, arrays.windows.rows[i], way.window, s), Status::kOk);
     }
   }
   return out;

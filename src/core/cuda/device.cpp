@@ -99,6 +99,7 @@ Graph Graph::end(const Stream& stream) {
   const cudaError_t error = cudaGraphInstantiate(&out.exec_, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(error, "cudaGraphInstantiate");
+  check_cuda(cudaGraphUpload(out.exec_, stream.get()), "cudaGraphUpload");
   return out;
 }
 

@@ -95,7 +95,7 @@ class PinnedBuffer {
   char* data_ = nullptr;
 };
 
-// A captured and instantiated sequence of work.
+// A captured sequence of work, instantiated and on the device: a launch allocates nothing.
 class Graph {
  public:
   Graph() = default;

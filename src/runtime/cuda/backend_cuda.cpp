@@ -1,7 +1,9 @@
 #include "runtime/cuda/backend_cuda.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/error.h"
@@ -10,64 +12,49 @@
 #include "ops/cuda/sample_cuda.h"
 #include "replay/cuda/sequence_cuda.h"
 #include "runtime/cuda/memory_kernels.h"
+#include "runtime/cuda/pass_block.h"
+#include "runtime/cuda/step_shapes.h"
 
 namespace replayssm {
 namespace {
 
 constexpr int64_t kReserve = int64_t{2} << 30;  // for the driver and its modules
+// Of a graph, at most.
+constexpr int64_t kMixerLaunches = 12, kOtherLaunches = 12;
+constexpr int64_t kLaunchBytes = 2048;
 
-// The arrays of a pass, in page-locked memory and on the device.
-template <typename T>
-class Mirror {
- public:
-  Mirror(int64_t count, DeviceArena& arena)
-      : host_(arena.counts_only() ? PinnedBuffer() : PinnedBuffer(count * int64_t{sizeof(T)})),
-        device_(arena.take_as<T>("scratch", count)) {}
-
-  T& operator[](int64_t i) { return reinterpret_cast<T*>(host_.data())[i]; }
-  T* device() const { return device_; }
-  void upload(int64_t count, const Stream& stream) const {
-    if (count == 0) return;
-    check_cuda(cudaMemcpyAsync(device_, host_.data(), static_cast<size_t>(count) * sizeof(T),
-                               cudaMemcpyHostToDevice, stream.get()),
-               "copy of a pass");
-  }
-  void download(int64_t count, const Stream& stream) const {
-    check_cuda(cudaMemcpyAsync(host_.data(), device_, static_cast<size_t>(count) * sizeof(T),
-                               cudaMemcpyDeviceToHost, stream.get()),
-               "copy of a pass");
-  }
-
- private:
-  PinnedBuffer host_;
-  T* device_;
-};
-
+// What goes down: pages last, for most of a long table is not written.
 struct PassArrays {
-  PassArrays(const ForwardLimits& limits, DeviceArena& arena)
-      : rows(limits.max_rows, arena),
-        start(limits.max_rows, arena),
-        first_token(limits.max_rows, arena),
-        row_tokens(limits.max_rows, arena),
-        tokens(limits.max_tokens, arena),
-        positions(limits.max_tokens, arena),
-        logit_tokens(limits.max_logits, arena),
-        draw_params(limits.max_logits, arena),
-        draw_positions(limits.max_logits, arena),
-        drawn(limits.max_logits, arena),
-        draw_status(limits.max_logits, arena),
-        pages(limits.max_rows * ((limits.max_positions + ops::kKvPage - 1) / ops::kKvPage), arena) {
-  }
-  Mirror<Row> rows;
-  Mirror<int64_t> start, first_token;
-  Mirror<int32_t> row_tokens, tokens;
-  Mirror<int64_t> positions, logit_tokens;
-  Mirror<ops::SamplerParams> draw_params;
-  Mirror<int64_t> draw_positions;
-  Mirror<int32_t> drawn;
-  Mirror<ops::SampleStatus> draw_status;
-  Mirror<int32_t> pages;
+  WindowArrays windows;
+  int64_t* logit_tokens;  // [logits]
+  ops::SamplerParams* draw_params;
+  int64_t* draw_positions;
+  int32_t* pages;  // [rows, n_pages]
+
+  PassArrays(Carver& carver, const PassShape& shape)
+      : windows(carver, shape),
+        logit_tokens(carver.take<int64_t>(shape.n_logits)),
+        draw_params(carver.take<ops::SamplerParams>(shape.n_logits)),
+        draw_positions(carver.take<int64_t>(shape.n_logits)),
+        pages(carver.take<int32_t>(shape.n_rows() * shape.n_pages)) {}
 };
+
+// What comes up, beside logits.
+struct DrawArrays {
+  int32_t* tokens;  // [logits]
+  ops::SampleStatus* status;
+
+  DrawArrays(Carver& carver, const PassShape& shape)
+      : tokens(carver.take<int32_t>(shape.n_logits)),
+        status(carver.take<ops::SampleStatus>(shape.n_logits)) {}
+};
+
+template <typename Arrays>
+int64_t bytes_of(const PassShape& shape) {
+  Carver carver(nullptr);
+  const Arrays arrays(carver, shape);
+  return carver.used();
+}
 
 // Rows of a product: few numbers of them, because each has its algorithms chosen once.
 int64_t padded(int64_t rows, int64_t most) {
@@ -77,8 +64,7 @@ int64_t padded(int64_t rows, int64_t most) {
 
 // A row that only folds has none.
 int64_t pages_of(const Row& row) {
-  if (row.n_tokens == 0) return 0;
-  return (row.start + row.n_tokens + ops::kKvPage - 1) / ops::kKvPage;
+  return row.n_tokens == 0 ? 0 : pages_for(row.start + row.n_tokens);
 }
 
 // What the kernels have no choice in.
@@ -103,17 +89,36 @@ ModelCuda plan_of(const Model& model) {
   return out;
 }
 
+PassShape largest_shape(const ForwardLimits& limits) {
+  PassShape out;
+  out.n_step = static_cast<int32_t>(limits.max_rows);
+  out.n_tokens = limits.max_tokens;
+  out.n_logits = limits.max_logits;
+  out.n_pages = pages_for(limits.max_positions);
+  return out;
+}
+
 // A pass's memory beside weights and pools.
 struct Scratch {
   Scratch(const ModelCuda& model, const ForwardLimits& limits, DeviceArena& arena)
       : forward(model, ForwardCudaLimits{limits.max_tokens, limits.max_logits}, arena),
         workspace(arena.take("scratch", ops::cuda::CudaContext::kWorkspaceBytes)),
-        arrays(limits, arena) {}
+        down(arena.take_as<char>("scratch", bytes_of<PassArrays>(largest_shape(limits)))),
+        up(arena.take_as<char>("scratch", bytes_of<DrawArrays>(largest_shape(limits)))) {}
 
   ForwardCuda forward;
   void* workspace;
-  PassArrays arrays;
+  char *down, *up;
 };
+
+// The driver's, for the graphs of a model.
+int64_t graph_bytes(const ModelCuda& model, const ForwardLimits& limits) {
+  size_t n_mixers = 0;
+  for (const LayerSpec& layer : model.spec().layers) n_mixers += layer.mixers.size();
+  const auto launches = static_cast<int64_t>(n_mixers) * kMixerLaunches + kOtherLaunches;
+  const auto graphs = std::ssize(step_shapes(limits, model.options.max_window));
+  return graphs * launches * kLaunchBytes;
+}
 
 class CudaBackend final : public Backend {
  public:
@@ -125,47 +130,50 @@ class CudaBackend final : public Backend {
     const auto files = file_weights(model_.description, model.folder());
     take_weights(model_.description, counter, *files);
     const int64_t bytes = counter.used(), free = free_device_bytes();
-    if (bytes > free) {
-      fail("the model and ", sizes.ring_slots, " sequences need ", bytes >> 20,
+    graph_bytes_ = graph_bytes(model_, limits_);
+    if (bytes + graph_bytes_ > free) {
+      fail("the model and ", sizes.ring_slots, " sequences need ", (bytes + graph_bytes_) >> 20,
            " MiB of the device, ", free >> 20, " MiB are free");
     }
     arena_ = std::make_unique<DeviceArena>(bytes);
     model_.weights = take_weights(model_.description, *arena_, *files);
     take_pools(*arena_, sizes);
     scratch_.emplace(model_, limits_, *arena_);
+    const PassShape largest = largest_shape(limits_);
+    down_ = Staged(bytes_of<PassArrays>(largest));
+    up_ = Staged(bytes_of<DrawArrays>(largest));
     results_.resize(static_cast<size_t>(limits.max_logits));
     logits_ = PinnedBuffer(limits.max_logits * model_.spec().vocab * int64_t{sizeof(float)});
     const auto mode = exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
     context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), scratch_->workspace, mode);
     scratch_->forward.prepare(*context_);
+    for (const PassShape& shape : step_shapes(limits_, model_.options.max_window)) capture(shape);
   }
 
   PassResult run(const ForwardBatch& batch, std::span<const DrawRow> draws) override {
-    const PassCuda pass = upload(batch);
-    scratch_->forward.run(*context_, pass, pools_);
+    const PassShape shape = fill(batch, draws);
+    const auto graph = graphs_.find(shape);
+    const bool any = std::any_of(draws.begin(), draws.end(), [](auto& row) { return row.wanted; });
+    if (graph != graphs_.end()) {
+      graph->second.launch(stream_);
+    } else {
+      enqueue(shape, any);
+    }
     const auto wanted = [&](int64_t row) {
       return !draws.empty() && draws[static_cast<size_t>(row)].wanted;
     };
-    bool any = false;
     const int64_t row_bytes = model_.spec().vocab * int64_t{sizeof(float)};
     const int64_t n_logits = std::ssize(batch.logit_tokens);
     for (int64_t row = 0, first = 0; row < n_logits; first = ++row) {
-      if (wanted(row)) {
-        any = true;
-        continue;
-      }
+      if (wanted(row)) continue;
       // Neighbours go together.
       while (row + 1 < n_logits && !wanted(row + 1)) ++row;
       move(logits_.data() + first * row_bytes,
            reinterpret_cast<const char*>(scratch_->forward.logits()) + first * row_bytes,
            (row + 1 - first) * row_bytes, cudaMemcpyDeviceToHost);
     }
-    if (any) draw(draws);
     stream_.wait();
-    for (size_t i = 0; any && i < draws.size(); ++i) {
-      const auto row = static_cast<int64_t>(i);
-      results_[i] = {scratch_->arrays.draw_status[row], scratch_->arrays.drawn[row]};
-    }
+    if (any) take_draws(shape, std::ssize(draws));
     return {reinterpret_cast<const float*>(logits_.data()), any ? results_.data() : nullptr};
   }
 
@@ -236,7 +244,7 @@ class CudaBackend final : public Backend {
     for (const auto& [purpose, bytes] : arena_->use()) {
       if (purpose == "scratch" || purpose == "logits") out += bytes;
     }
-    return out;
+    return out + graph_bytes_;
   }
   int64_t n_saturated() const override { return scratch_->forward.n_saturated(); }
 
@@ -246,23 +254,39 @@ class CudaBackend final : public Backend {
                "copy between host and device");
   }
 
-  // Every row's token; those that nobody wants are drawn greedily.
-  void draw(std::span<const DrawRow> draws) {
-    PassArrays& a = scratch_->arrays;
-    const auto n = static_cast<int64_t>(draws.size());
+  void take_draws(const PassShape& shape, int64_t n) {
+    up_.receive(bytes_of<DrawArrays>(shape));
+    Carver carver(up_.host());
+    const DrawArrays draws(carver, shape);
     for (int64_t i = 0; i < n; ++i) {
-      const DrawRow& row = draws[static_cast<size_t>(i)];
-      a.draw_params[i] = row.wanted ? row.params : ops::SamplerParams{};
-      a.draw_positions[i] = row.position;
+      results_[static_cast<size_t>(i)] = {draws.status[i], draws.tokens[i]};
     }
-    a.draw_params.upload(n, stream_);
-    a.draw_positions.upload(n, stream_);
+  }
+
+  // One copy down, the pass, every row's token (those that nobody wants are drawn greedily), one
+  // copy up.
+  void enqueue(const PassShape& shape, bool draw) {
+    Carver down(scratch_->down), up(scratch_->up);
+    const PassArrays arrays(down, shape);
+    move(scratch_->down, down_.pinned(), down.used(), cudaMemcpyHostToDevice);
+    PassCuda pass = pass_of(shape, arrays.windows, arrays.pages);
+    pass.logit_tokens = arrays.logit_tokens;
+    scratch_->forward.run(*context_, pass, pools_);
+    if (!draw) return;
+    const DrawArrays drawn(up, shape);
     const int64_t vocab = model_.spec().vocab;
-    ops::cuda::sample(*context_, {scratch_->forward.logits(), DType::kF32, n, vocab, vocab},
-                      {a.draw_params.device(), nullptr, a.draw_positions.device()},
-                      a.drawn.device(), a.draw_status.device());
-    a.drawn.download(n, stream_);
-    a.draw_status.download(n, stream_);
+    ops::cuda::sample(
+        *context_, {scratch_->forward.logits(), DType::kF32, shape.n_logits, vocab, vocab},
+        {arrays.draw_params, nullptr, arrays.draw_positions}, drawn.tokens, drawn.status);
+    move(up_.pinned(), scratch_->up, up.used(), cudaMemcpyDeviceToHost);
+  }
+
+  // The graph of a shape, after a pass of it in which products choose their algorithms.
+  void capture(const PassShape& shape) {
+    send(shape, {}, {});
+    enqueue(shape, true);
+    stream_.wait();
+    graphs_[shape] = Graph::capture(stream_, [&] { enqueue(shape, true); });
   }
 
   void take_pools(DeviceArena& arena, const PoolSizes& sizes) {
@@ -279,69 +303,62 @@ class CudaBackend final : public Backend {
                           sizes.checkpoint_slots};
   }
 
-  PassCuda upload(const ForwardBatch& batch) {
-    PassCuda pass;
-    PassArrays& a = scratch_->arrays;
-    // A pass that only folds has a token of no row, too.
-    const int64_t n_tokens = std::ssize(batch.tokens), n_logits = std::ssize(batch.logit_tokens);
-    pass.n_tokens = padded(std::max<int64_t>(1, n_tokens), limits_.max_tokens);
-    pass.n_logits = padded(n_logits, limits_.max_logits);
-    for (int64_t i = n_tokens; i < pass.n_tokens; ++i) {
-      a.tokens[i] = 0;
-      a.positions[i] = 0;
-    }
-    for (int64_t i = n_logits; i < pass.n_logits; ++i) a.logit_tokens[i] = 0;
-    pass.pages_stride = pass.longest = 1;  // where all rows only fold, too
+  PassShape shape_of(const ForwardBatch& batch) const {
+    PassShape out;
+    out.single = true;
     for (const ForwardRow& r : batch.rows) {
-      if (r.row.read_slot >= 0) pass.pages_stride = std::max(pass.pages_stride, pages_of(r.row));
+      if (r.row.read_slot < 0) continue;
+      ++(r.phase == Phase::kStep ? out.n_step : out.n_sweep);
+      out.longest = std::max(out.longest, r.row.n_tokens);
+      out.n_pages = std::max(out.n_pages, pages_of(r.row));
+      const bool single = r.row.n_tokens <= 1 && r.row.start == r.row.n;
+      out.single = out.single && (r.phase == Phase::kSweep || single);
     }
-    pass.single = true;
-    int32_t n_rows = 0;
+    // A pass that only folds has a token of no row, too.
+    out.n_tokens = std::max<int64_t>(1, std::ssize(batch.tokens));
+    out.n_logits = std::ssize(batch.logit_tokens);
+    if (out.n_sweep == 0 && out.n_step > 0 && out.n_logits == std::ssize(batch.tokens)) {
+      return step_shape(out, limits_, model_.options.max_window);
+    }
+    out.n_tokens = padded(out.n_tokens, limits_.max_tokens);
+    out.n_logits = padded(out.n_logits, limits_.max_logits);
+    return out;
+  }
+
+  // Puts the pass where enqueue() fetches it. What the shape has room for beyond it is skipped
+  // rows, and tokens of no row.
+  PassShape fill(const ForwardBatch& batch, std::span<const DrawRow> draws) {
+    const PassShape shape = shape_of(batch);
+    send(shape, batch, draws);
+    return shape;
+  }
+
+  void send(const PassShape& shape, const ForwardBatch& batch, std::span<const DrawRow> draws) {
+    Carver host(down_.host()), pinned(down_.pinned());
+    const PassArrays a(host, shape), sent(pinned, shape);
+    const WindowArrays& w = a.windows;
+    int64_t n_rows = 0;
     for (const Phase phase : {Phase::kStep, Phase::kSweep}) {
       for (const ForwardRow& r : batch.rows) {
         if (r.phase != phase || r.row.read_slot < 0) continue;
-        if (phase == Phase::kStep) {
-          pass.single = pass.single && r.row.n_tokens <= 1 && r.row.start == r.row.n;
-        }
-        set_row(n_rows++, r, pass);
+        w.set_row(n_rows, r.row);
+        std::copy_n(r.pages, pages_of(r.row), sent.pages + n_rows * shape.n_pages);
+        ++n_rows;
       }
-      (phase == Phase::kStep ? pass.n_step : pass.n_sweep) = n_rows - pass.n_step;
     }
-    pass.max_positions = pass.pages_stride * ops::kKvPage;
-    for (size_t i = 0; i < batch.tokens.size(); ++i) {
-      a.tokens[static_cast<int64_t>(i)] = batch.tokens[i];
+    for (; n_rows < shape.n_rows(); ++n_rows) w.set_row(n_rows, Row{});
+    const int64_t n_tokens = std::ssize(batch.tokens), n_logits = std::ssize(batch.logit_tokens);
+    std::copy(batch.tokens.begin(), batch.tokens.end(), w.tokens);
+    std::fill(w.tokens + n_tokens, w.tokens + shape.n_tokens, 0);
+    std::fill(w.positions + n_tokens, w.positions + shape.n_tokens, 0);
+    std::copy(batch.logit_tokens.begin(), batch.logit_tokens.end(), a.logit_tokens);
+    std::fill(a.logit_tokens + n_logits, a.logit_tokens + shape.n_logits, 0);
+    for (int64_t i = 0; i < shape.n_logits; ++i) {
+      const DrawRow draw = i < std::ssize(draws) ? draws[static_cast<size_t>(i)] : DrawRow{};
+      a.draw_params[i] = draw.wanted ? draw.params : ops::SamplerParams{};
+      a.draw_positions[i] = draw.position;
     }
-    for (int64_t i = 0; i < n_logits; ++i) {
-      a.logit_tokens[i] = batch.logit_tokens[static_cast<size_t>(i)];
-    }
-    a.rows.upload(n_rows, stream_);
-    a.start.upload(n_rows, stream_);
-    a.first_token.upload(n_rows, stream_);
-    a.row_tokens.upload(n_rows, stream_);
-    a.tokens.upload(pass.n_tokens, stream_);
-    a.positions.upload(pass.n_tokens, stream_);
-    a.logit_tokens.upload(pass.n_logits, stream_);
-    a.pages.upload(n_rows * pass.pages_stride, stream_);
-    pass.rows = a.rows.device();
-    pass.tokens = a.tokens.device();
-    pass.positions = a.positions.device();
-    pass.start = a.start.device();
-    pass.row_tokens = a.row_tokens.device();
-    pass.first_token = a.first_token.device();
-    pass.pages = a.pages.device();
-    pass.logit_tokens = a.logit_tokens.device();
-    return pass;
-  }
-
-  void set_row(int32_t i, const ForwardRow& r, PassCuda& pass) {
-    PassArrays& a = scratch_->arrays;
-    a.rows[i] = r.row;
-    a.start[i] = r.row.start;
-    a.first_token[i] = r.row.token;
-    a.row_tokens[i] = r.row.n_tokens;
-    pass.longest = std::max(pass.longest, r.row.n_tokens);
-    for (int32_t t = 0; t < r.row.n_tokens; ++t) a.positions[r.row.token + t] = r.row.start + t;
-    for (int64_t p = 0; p < pages_of(r.row); ++p) a.pages[i * pass.pages_stride + p] = r.pages[p];
+    down_.send(reinterpret_cast<const char*>(a.pages) - down_.host());
   }
 
   ForwardLimits limits_;
@@ -351,9 +368,12 @@ class CudaBackend final : public Backend {
   StatePoolCuda pools_;
   StateParts parts_;
   std::optional<Scratch> scratch_;
+  Staged down_, up_;
   PinnedBuffer logits_;
   std::vector<ops::SampleResult> results_;
   std::unique_ptr<ops::cuda::CudaContext> context_;
+  std::map<PassShape, Graph> graphs_;
+  int64_t graph_bytes_ = 0;
 };
 
 class CudaDevice final : public Device {
@@ -369,9 +389,14 @@ class CudaDevice final : public Device {
   ModelMemory memory(const Model& model) const override {
     const ModelCuda planned = plan_of(model);
     ModelMemory out = memory_of(planned);
-    DeviceArena counter;
-    take_weights(planned.description, counter, *file_weights(planned.description, model.folder()));
-    out.weights = counter.used();
+    int64_t& weights = weights_[model.folder()];
+    if (weights == 0) {
+      DeviceArena counter;
+      const auto files = file_weights(planned.description, model.folder());
+      take_weights(planned.description, counter, *files);
+      weights = counter.used();
+    }
+    out.weights = weights;
     return out;
   }
   int64_t scratch_bytes(const Model& model, const ForwardLimits& limits) const override {
@@ -380,7 +405,7 @@ class CudaDevice final : public Device {
     Scratch(planned, limits, counter);
     // What the pools' arrays and the conv rows beside them are rounded up by.
     const int64_t arrays = std::ssize(planned.recurrent) * 6 + std::ssize(planned.attention) + 1;
-    return counter.used() + arrays * DeviceArena::kAlignment;
+    return counter.used() + arrays * DeviceArena::kAlignment + graph_bytes(planned, limits);
   }
   int64_t budget_bytes(int64_t) const override { return free_device_bytes() - kReserve; }
   std::unique_ptr<Backend> make(const Model& model, const PoolSizes& sizes,
@@ -390,6 +415,7 @@ class CudaDevice final : public Device {
 
  private:
   bool exact_;
+  mutable std::map<std::string, int64_t> weights_;  // bytes by folder: its headers are read once
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Models on the device: passes of any mix of steps and sweeps, without graphs, their logits copied
-// to the host.
+// Models on the device: passes of any mix of steps and sweeps. A pass is one copy down, its
+// launches, one copy up and one wait; steps without a sweep beside them are graphs, all captured
+// at load.
 #pragma once
 
 #include <memory>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "core/error.h"
 #include "core/memory.h"
@@ -15,36 +14,13 @@ namespace {
 constexpr int64_t kReserve = int64_t{2} << 30;  // for the driver, modules and graphs
 constexpr double kGb = 1e9;
 
-// Places of arrays in one block, 16-byte aligned; a null block counts.
-class Carver {
- public:
-  explicit Carver(char* block) : block_(block) {}
-  template <typename T>
-  T* take(int64_t count) {
-    char* at = block_ == nullptr ? nullptr : block_ + used_;
-    used_ += (count * static_cast<int64_t>(sizeof(T)) + 15) / 16 * 16;
-    return reinterpret_cast<T*>(at);
-  }
-  int64_t used() const { return used_; }
-
- private:
-  char* block_;
-  int64_t used_ = 0;
-};
-
 // All but the pages.
-StepArrays carve_step(Carver& carver, StepShape shape, StateWay way) {
-  StepArrays out = {};
-  out.rows = carver.take<Row>(shape.rows);
-  out.positions = carver.take<int64_t>(shape.tokens());
-  out.start = carver.take<int64_t>(shape.rows);
-  out.first_token = carver.take<int64_t>(shape.rows);
-  out.tokens = carver.take<int32_t>(shape.tokens());
-  out.row_tokens = carver.take<int32_t>(shape.rows);
-  out.stands = carver.take<int32_t>(shape.rows);
+StepArrays carve_step(Carver& carver, const PassShape& shape, StateWay way) {
+  StepArrays out = {WindowArrays(carver, shape), nullptr, nullptr, nullptr, nullptr};
+  out.stands = carver.take<int32_t>(shape.n_rows());
   if (way != StateWay::kReplay) {
-    out.state_rows = carver.take<cuda::BaselineRow>(shape.rows);
-    out.snapshot_slots = carver.take<int32_t>(shape.tokens());
+    out.state_rows = carver.take<cuda::BaselineRow>(shape.n_rows());
+    out.snapshot_slots = carver.take<int32_t>(shape.n_tokens);
   }
   return out;
 }
@@ -54,12 +30,12 @@ struct OutcomeArrays {
   cuda::BaselineRow* rebuild;  // stays on the device
 };
 
-OutcomeArrays carve_outcome(Carver& carver, StepShape shape) {
+OutcomeArrays carve_outcome(Carver& carver, const PassShape& shape) {
   OutcomeArrays out;
-  out.n_accepted = carver.take<int32_t>(shape.rows);
-  out.next = carver.take<int32_t>(shape.rows);
-  out.drawn = carver.take<int32_t>(shape.tokens());
-  out.rebuild = carver.take<cuda::BaselineRow>(shape.rows);
+  out.n_accepted = carver.take<int32_t>(shape.n_rows());
+  out.next = carver.take<int32_t>(shape.n_rows());
+  out.drawn = carver.take<int32_t>(shape.n_tokens);
+  out.rebuild = carver.take<cuda::BaselineRow>(shape.n_rows());
   return out;
 }
 
@@ -70,35 +46,28 @@ std::string gb(int64_t bytes) {
 
 }  // namespace
 
-// A shape's arrays. The caller's are ordinary memory, which is copied at once: page-locked memory
-// is slow to write piece by piece on some hosts.
+// A shape's arrays.
 struct DecodeCuda::Block {
-  Block(StepShape shape, StateWay way, int64_t pages_each) {
-    Carver step(nullptr), outcome(nullptr);
-    carve_step(step, shape, way);
-    carve_outcome(outcome, shape);
-    step_bytes = step.used();
-    outcome_bytes = outcome.used();
-    pinned = PinnedBuffer(step_bytes + outcome_bytes);
-    host = Buffer(static_cast<size_t>(step_bytes + outcome_bytes));
-    Carver step_places(host.as<char>()), outcome_places(host.as<char>() + step_bytes);
-    arrays = carve_step(step_places, shape, way);
+  Block(const PassShape& shape, StateWay way)
+      : page_bytes(shape.n_rows() * shape.n_pages * int64_t{sizeof(int32_t)}),
+        pages(static_cast<size_t>(page_bytes)) {
+    Carver step_count(nullptr), outcome_count(nullptr);
+    carve_step(step_count, shape, way);
+    carve_outcome(outcome_count, shape);
+    step_bytes = step_count.used();
+    outcome_bytes = outcome_count.used();
+    step = Staged(step_bytes);
+    outcome = Staged(outcome_bytes);
+    Carver step_places(step.host()), outcome_places(outcome.host());
+    arrays.emplace(carve_step(step_places, shape, way));
+    arrays->pages = pages.as<int32_t>();
     outcomes = carve_outcome(outcome_places, shape);
-    page_bytes = shape.rows * pages_each * int64_t{sizeof(int32_t)};
-    pages = Buffer(static_cast<size_t>(page_bytes));
-    arrays.pages = pages.as<int32_t>();
-  }
-  void send() { std::memcpy(pinned.data(), host.data(), static_cast<size_t>(step_bytes)); }
-  void receive() {
-    std::memcpy(host.as<char>() + step_bytes, pinned.data() + step_bytes,
-                static_cast<size_t>(outcome_bytes));
   }
 
-  int64_t step_bytes = 0, outcome_bytes = 0, page_bytes = 0;
-  PinnedBuffer pinned;
-  Buffer host;
+  int64_t page_bytes, step_bytes, outcome_bytes;
+  Staged step, outcome;
   Buffer pages;
-  StepArrays arrays;
+  std::optional<StepArrays> arrays;
   OutcomeArrays outcomes;
 };
 
@@ -163,14 +132,14 @@ int32_t DecodeCuda::slots_each() const {
 
 // Everything but the weights; called once to count and once to take.
 void DecodeCuda::build(DeviceArena& arena) {
-  const StepShape largest{options_.max_rows, model_.options.max_window};
+  const PassShape largest = pass_shape({options_.max_rows, model_.options.max_window});
   PoolSizesCuda sizes;
   sizes.state_slots = options_.max_rows * slots_each();
   sizes.ring_slots = options_.max_rows;
   sizes.kv_pages = static_cast<int32_t>(options_.max_rows * pages_each());
-  sizes.kept_tokens = largest.tokens();
+  sizes.kept_tokens = largest.n_tokens;
   pools_ = take_pools(model_, sizes, arena);
-  forward_.emplace(model_, ForwardCudaLimits{largest.tokens(), largest.tokens()}, arena);
+  forward_.emplace(model_, ForwardCudaLimits{largest.n_tokens, largest.n_tokens}, arena);
   workspace_ = arena.take("scratch", ops::cuda::CudaContext::kWorkspaceBytes);
   Carver step(nullptr), outcome(nullptr);
   carve_step(step, largest, model_.options.way);
@@ -181,6 +150,16 @@ void DecodeCuda::build(DeviceArena& arena) {
   n_passed_ = arena.take_as<uint64_t>("scratch", 1);
 }
 
+PassShape DecodeCuda::pass_shape(StepShape shape) const {
+  PassShape out;
+  out.n_step = shape.rows;
+  out.n_tokens = out.n_logits = shape.tokens();
+  out.longest = shape.window;
+  out.single = shape.window == 1;
+  out.n_pages = pages_each();
+  return out;
+}
+
 void DecodeCuda::fill_state() { fill_pools(model_, pools_, stream_); }
 
 DecodeCuda::Block& DecodeCuda::block(StepShape shape) {
@@ -188,11 +167,11 @@ DecodeCuda::Block& DecodeCuda::block(StepShape shape) {
                       shape.window <= model_.options.max_window,
                   shape.rows, " rows of ", shape.window);
   auto& found = blocks_[shape];
-  if (found == nullptr) found = std::make_unique<Block>(shape, model_.options.way, pages_each());
+  if (found == nullptr) found = std::make_unique<Block>(pass_shape(shape), model_.options.way);
   return *found;
 }
 
-StepArrays DecodeCuda::arrays(StepShape shape) { return block(shape).arrays; }
+StepArrays DecodeCuda::arrays(StepShape shape) { return *block(shape).arrays; }
 
 void DecodeCuda::send_pages(StepShape shape) {
   const Block& b = block(shape);
@@ -203,30 +182,16 @@ void DecodeCuda::send_pages(StepShape shape) {
 
 void DecodeCuda::enqueue(Block& block, StepShape shape, int32_t kept_set, uint32_t parts,
                          bool copies) {
+  const PassShape sizes = pass_shape(shape);
   Carver step(step_block_), outcome(outcome_block_);
-  const StepArrays device = carve_step(step, shape, model_.options.way);
-  const OutcomeArrays out = carve_outcome(outcome, shape);
+  const StepArrays device = carve_step(step, sizes, model_.options.way);
+  const OutcomeArrays out = carve_outcome(outcome, sizes);
   const auto copy = [&](void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream_.get()),
                "copy of a step");
   };
-  if (copies) {
-    copy(step_block_, block.pinned.data(), block.step_bytes, cudaMemcpyHostToDevice);
-  }
-  PassCuda pass;
-  pass.n_tokens = pass.n_logits = shape.tokens();
-  pass.n_step = shape.rows;
-  pass.single = shape.window == 1;
-  pass.longest = shape.window;
-  pass.max_positions = options_.max_positions;
-  pass.rows = device.rows;
-  pass.tokens = device.tokens;
-  pass.positions = device.positions;
-  pass.start = device.start;
-  pass.row_tokens = device.row_tokens;
-  pass.first_token = device.first_token;
-  pass.pages = page_table_;
-  pass.pages_stride = pages_each();
+  if (copies) copy(step_block_, block.step.pinned(), block.step_bytes, cudaMemcpyHostToDevice);
+  PassCuda pass = pass_of(sizes, device.windows, page_table_);
   pass.state_rows = device.state_rows;
   const StateWay way = model_.options.way;
   if (way == StateWay::kPlain || way == StateWay::kSnapshots) {
@@ -239,9 +204,10 @@ void DecodeCuda::enqueue(Block& block, StepShape shape, int32_t kept_set, uint32
     const ops::ConstMatrix logits{forward_->logits(), DType::kF32, shape.tokens(),
                                   model_.spec().vocab, model_.spec().vocab};
     ops::cuda::argmax(*context_, logits, out.drawn);
-    ops::cuda::verify(*context_, {device.row_tokens, device.first_token, shape.rows}, device.tokens,
-                      out.drawn, out.n_accepted, out.next);
-    cuda::force_accepted(shape.rows, device.stands, device.first_token, out.drawn, out.n_accepted,
+    const WindowArrays& windows = device.windows;
+    ops::cuda::verify(*context_, {windows.row_tokens, windows.first_token, shape.rows},
+                      windows.tokens, out.drawn, out.n_accepted, out.next);
+    cuda::force_accepted(shape.rows, device.stands, windows.first_token, out.drawn, out.n_accepted,
                          out.next, stream_.get());
   }
   if (way == StateWay::kActivationReplay && (parts & kStatePart) != 0) {
@@ -252,7 +218,7 @@ void DecodeCuda::enqueue(Block& block, StepShape shape, int32_t kept_set, uint32
   if (copies) {
     // All but the rebuild rows, which come last.
     const int64_t bytes = reinterpret_cast<char*>(out.rebuild) - outcome_block_;
-    copy(block.pinned.data() + block.step_bytes, outcome_block_, bytes, cudaMemcpyDeviceToHost);
+    copy(block.outcome.pinned(), outcome_block_, bytes, cudaMemcpyDeviceToHost);
   }
 }
 
@@ -270,8 +236,9 @@ void DecodeCuda::prepare(StepShape shape) {
 }
 
 void DecodeCuda::run_eager(StepShape shape) {
-  block(shape).send();
-  enqueue(block(shape), shape, 0, kAllParts, /*copies=*/true);
+  Block& b = block(shape);
+  b.step.send(b.step_bytes);
+  enqueue(b, shape, 0, kAllParts, /*copies=*/true);
   stream_.wait();
 }
 
@@ -294,7 +261,8 @@ void DecodeCuda::launch(StepShape shape, int32_t kept_set) {
 void DecodeCuda::release(StepShape shape) {
   REPLAYSSM_CHECK(n_released_ < n_launched_ && n_released_ == n_waited_, n_launched_, " launched, ",
                   n_released_, " released, ", n_waited_, " waited for");
-  block(shape).send();
+  Block& b = block(shape);
+  b.step.send(b.step_bytes);
   let_run(n_released_ + 1);
 }
 
@@ -302,7 +270,7 @@ StepOutcome DecodeCuda::wait(StepShape shape) {
   REPLAYSSM_CHECK(n_waited_ < n_released_, "no step runs");
   ends_[n_waited_++ % 2].wait();
   Block& b = block(shape);
-  b.receive();
+  b.outcome.receive(b.outcome_bytes);
   const OutcomeArrays& out = b.outcomes;
   return {out.n_accepted, out.next, out.drawn};
 }

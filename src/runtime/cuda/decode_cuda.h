@@ -19,6 +19,7 @@
 #include "model/cuda/model_cuda.h"
 #include "ops/cuda/context_cuda.h"
 #include "replay/cuda/baselines/baselines.h"
+#include "runtime/cuda/pass_block.h"
 
 namespace replayssm {
 
@@ -46,14 +47,9 @@ struct StepShape {
 
 // The arrays of a step: in host memory for the caller, the same on the device.
 struct StepArrays {
-  Row* rows;
-  int64_t* positions;    // [tokens]
-  int64_t* start;        // [rows]
-  int64_t* first_token;  // [rows]
-  int32_t* tokens;       // [tokens]
-  int32_t* row_tokens;   // [rows] 0: no window
-  int32_t* stands;       // [rows] 0: as drawn; else so many tokens stand (force_accepted)
-  int32_t* pages;        // [rows, pages_each()]; they go to the device by send_pages()
+  WindowArrays windows;
+  int32_t* stands;  // [rows] 0: as drawn; else so many tokens stand (force_accepted)
+  int32_t* pages;   // [rows, pages_each()]; they go to the device by send_pages()
   // Ways other than replay, else null.
   cuda::BaselineRow* state_rows;
   int32_t* snapshot_slots;  // [rows, window]
@@ -112,6 +108,7 @@ class DecodeCuda {
   using Key = std::tuple<StepShape, int32_t, uint32_t>;  // kept set, parts
 
   void build(DeviceArena& arena);
+  PassShape pass_shape(StepShape shape) const;
   Block& block(StepShape shape);
   void let_run(uint64_t n_steps);
   void enqueue(Block& block, StepShape shape, int32_t kept_set, uint32_t parts, bool copies);
