@@ -7,11 +7,14 @@ namespace {
 
 class Batch : public testing::TestWithParam<Types> {
  protected:
-  static constexpr int32_t kInterval = 8;
   static constexpr int32_t kMaxWindow = 5;
 
+  void SetUp() override { SKIP_IF_REFUSED(fixture(GetParam().fixture), options()); }
+  static ModelOptions options() {
+    return options_of(GetParam(), device_intervals().front(), kMaxWindow);
+  }
   std::unique_ptr<Rig> engine(StateMode state, int32_t max_sequences, int n_threads = 1) const {
-    auto options = options_of(GetParam(), kInterval, kMaxWindow);
+    ModelOptions options = Batch::options();
     options.state = state;
     if (state == StateMode::kPlain && options.checkpoint == DType::kI8) {
       options.checkpoint = DType::kF16;
@@ -35,7 +38,7 @@ struct Client {
 };
 
 TEST_P(Batch, EachIsAsIfAlone) {
-  for (const StateMode state : {StateMode::kReplay, StateMode::kPlain}) {
+  for (const StateMode state : device_states()) {
     const bool replay = state == StateMode::kReplay;
     const auto alone = engine(state, 1);
     const auto together = engine(state, 6, 2);
@@ -114,7 +117,7 @@ TEST_P(Batch, EachIsAsIfAlone) {
 
 // A long text, given up in the middle of a verify step, then another in the same slot.
 TEST_P(Batch, ASlotCarriesNothingOver) {
-  for (const StateMode state : {StateMode::kReplay, StateMode::kPlain}) {
+  for (const StateMode state : device_states()) {
     const auto second = random_ids(50, 9);
     const auto fresh = engine(state, 1);
     const auto want = logits_of(fresh->runner(), second, {});
@@ -164,7 +167,7 @@ TEST_P(Batch, GenerateLeavesNoSlotBehind) {
   EXPECT_EQ(text_of(*e, nullptr, prompt, params).ids, want);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runtime, Batch, testing::ValuesIn(all_types()),
+INSTANTIATE_TEST_SUITE_P(Runtime, Batch, testing::ValuesIn(types_of_devices()),
                          [](const auto& info) { return types_name(info.param); });
 
 }  // namespace

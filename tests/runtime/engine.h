@@ -15,6 +15,7 @@
 #include "core/thread_pool.h"
 #include "runtime/engine.h"
 #include "runtime/generate.h"
+#include "test_device.h"
 
 namespace replayssm {
 
@@ -117,7 +118,7 @@ class Bench {
  public:
   using OpenDevice = std::function<std::unique_ptr<Device>(const ops::Context&)>;
   Bench(const std::string& folder, const ModelOptions& model_options, EngineOptions options,
-        int n_threads = 1, const OpenDevice& open = cpu_device)
+        int n_threads = 1, const OpenDevice& open = open_device)
       : pool_(n_threads),
         context_(pool_),
         device_(open(context_)),
@@ -160,7 +161,7 @@ class Bench {
 
   // As the command line's generate() has it. The engine must be quiet: they share threads.
   std::vector<int32_t> alone(const GenerationRequest& request) const {
-    Runner runner(model_, context_, {1, options_.max_positions, 256, 8});
+    Runner runner(model_, *device_, {1, options_.max_positions, 256, 8});
     ops::Sampler sampler(context_, model_->spec().vocab);
     GenerateParams params;
     params.max_new_tokens = request.max_new_tokens;
@@ -209,7 +210,7 @@ inline GenerationRequest request_of(std::vector<int32_t> prompt, int64_t max_new
 // A fixture's engine: small chunks and intervals, so that short texts meet every edge.
 inline EngineOptions small_options() {
   EngineOptions options;
-  options.memory_bytes = int64_t{24} << 20;
+  options.memory_bytes = (int64_t{24} << 20) + device_overhead_bytes();
   options.max_positions = 512;
   options.max_sequences = 8;
   options.chunk_tokens = 64;

@@ -36,7 +36,7 @@ class Demo : public testing::TestWithParam<DemoCase> {
     o.message_end_ids = {9};
     o.draft = GetParam().draft;
     if (o.draft == DraftMode::kModel) {
-      o.draft_model = Model::load(demo("demo-draft"), model_options(DType::kF16));
+      o.draft_model = load_model(demo("demo-draft"), model_options(DType::kF16));
     }
     return std::make_unique<Bench>(demo(GetParam().folder), model_options(GetParam().checkpoint), o,
                                    2);

@@ -14,14 +14,16 @@ struct EngineCase {
 
 class EngineTest : public testing::TestWithParam<EngineCase> {
  protected:
-  static constexpr int32_t kInterval = 8;
-
-  std::unique_ptr<Bench> bench(EngineOptions options, int n_threads = 1) const {
+  void SetUp() override { SKIP_IF_REFUSED(fixture(GetParam().folder), model_options()); }
+  static ModelOptions model_options() {
     ModelOptions model;
-    model.interval = kInterval;
+    model.interval = device_intervals().front();
     model.max_window = 4;
     model.checkpoint = GetParam().checkpoint;
-    return std::make_unique<Bench>(fixture(GetParam().folder), model, std::move(options),
+    return model;
+  }
+  std::unique_ptr<Bench> bench(EngineOptions options, int n_threads = 1) const {
+    return std::make_unique<Bench>(fixture(GetParam().folder), model_options(), std::move(options),
                                    n_threads);
   }
 };
@@ -87,7 +89,11 @@ INSTANTIATE_TEST_SUITE_P(Runtime, EngineTest,
                                          EngineCase{"gdn_fp16", "qwen3_5_bf16", {}},
                                          EngineCase{"mamba2_fp32", "nemotron_h_pattern", {}},
                                          EngineCase{"mamba2_fp16", "nemotron_h_bf16", {}},
-                                         EngineCase{"experts", "nemotron_h_latent", {}}),
+                                         EngineCase{"experts", "nemotron_h_latent", {}},
+                                         EngineCase{"gdn_moe", "kernels_qwen3_5_moe", {}},
+                                         EngineCase{"mamba2_moe", "kernels_nemotron_h_moe",
+                                                    DType::kF32},
+                                         EngineCase{"gdn_fp8", "kernels_qwen3_5_moe_fp8", {}}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -25,10 +25,11 @@ std::vector<Case> cases() {
 
 class Exact : public testing::TestWithParam<Case> {
  protected:
-  Exact()
-      : engine_(std::string(REPLAYSSM_SOURCE_DIR "/models/") + GetParam().model, options(), 2,
-                {1, 256, 128, 128}),
-        vocab_(engine_.model()->spec().vocab) {}
+  void SetUp() override {
+    const std::string folder = std::string(REPLAYSSM_SOURCE_DIR "/models/") + GetParam().model;
+    SKIP_IF_REFUSED(folder, options());
+    engine_.emplace(folder, options(), 2, RunnerLimits{1, 256, 128, 128});
+  }
 
   static ModelOptions options() {
     ModelOptions options;
@@ -40,31 +41,31 @@ class Exact : public testing::TestWithParam<Case> {
   std::vector<int32_t> ids(size_t n) const {
     std::mt19937_64 rng(GetParam().interval);
     std::vector<int32_t> out(n);
-    for (auto& id : out) id = static_cast<int32_t>(rng() % static_cast<uint64_t>(vocab_));
+    for (auto& id : out)
+      id = static_cast<int32_t>(rng() % static_cast<uint64_t>(engine_->model()->spec().vocab));
     return out;
   }
 
-  Rig engine_;
-  int64_t vocab_;
+  std::optional<Rig> engine_;
 };
 
 TEST_P(Exact, TwoHundredTokens) {
   const auto text = ids(200);
-  const auto want = logits_of(engine_.runner(), text, {});
-  EXPECT_TRUE(logits_of(engine_.runner(), text, {.mode = LogitsMode::kDecode}) == want);
+  const auto want = logits_of(engine_->runner(), text, {});
+  EXPECT_TRUE(logits_of(engine_->runner(), text, {.mode = LogitsMode::kDecode}) == want);
   for (uint64_t seed = 1; seed <= 5; ++seed) {
-    EXPECT_TRUE(logits_of(engine_.runner(), text, {LogitsMode::kVerify, 8, seed}) == want)
+    EXPECT_TRUE(logits_of(engine_->runner(), text, {LogitsMode::kVerify, 8, seed}) == want)
         << "reject seed " << seed;
   }
 }
 
 TEST_P(Exact, EveryLength) {
   const auto text = ids(static_cast<size_t>(3 * GetParam().interval + 3));
-  const auto want = logits_of(engine_.runner(), text, {});
+  const auto want = logits_of(engine_->runner(), text, {});
   for (size_t size = 1; size <= text.size(); ++size) {
     const auto part = std::span(text).first(size);
     for (const LogitsMode mode : {LogitsMode::kPrefill, LogitsMode::kDecode, LogitsMode::kVerify}) {
-      const auto got = logits_of(engine_.runner(), part, {mode, 8, 1});
+      const auto got = logits_of(engine_->runner(), part, {mode, 8, 1});
       ASSERT_TRUE(std::equal(got.begin(), got.end(), want.begin()))
           << "length " << size << ", mode " << static_cast<int>(mode);
     }
@@ -81,7 +82,7 @@ TEST(Demo, DraftsChangeNothing) {
       ModelOptions options;
       options.max_window = 6;
       Rig engine(models + name, options, 2);
-      const auto draft_model = Model::load(models + "demo-draft", options);
+      const auto draft_model = engine.device().load(models + "demo-draft", options);
       GenerateParams params;
       params.draft_tokens = 5;
       params.max_new_tokens = 200;

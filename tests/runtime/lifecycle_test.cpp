@@ -15,12 +15,16 @@ struct LifeCase {
 
 class Life : public testing::TestWithParam<LifeCase> {
  protected:
-  std::unique_ptr<Bench> bench(EngineOptions options = small_options()) const {
+  void SetUp() override { SKIP_IF_REFUSED(fixture(GetParam().folder), model_options()); }
+  static ModelOptions model_options() {
     ModelOptions model;
-    model.interval = 8;
+    model.interval = device_intervals().front();
     model.max_window = 4;
     model.checkpoint = GetParam().checkpoint;
-    return std::make_unique<Bench>(fixture(GetParam().folder), model, std::move(options));
+    return model;
+  }
+  std::unique_ptr<Bench> bench(EngineOptions options = small_options()) const {
+    return std::make_unique<Bench>(fixture(GetParam().folder), model_options(), std::move(options));
   }
   static GenerationRequest request(size_t prompt, int64_t n, uint64_t seed = 1) {
     GenerationRequest r = request_of(some_ids(prompt, seed), n);
@@ -54,13 +58,10 @@ class Life : public testing::TestWithParam<LifeCase> {
 // drafted for from its first token on.
 TEST_P(Life, TheDraftModelHasAPrefixCacheToo) {
   EngineOptions options = small_options();
-  options.memory_bytes = int64_t{48} << 20;
+  options.memory_bytes *= 2;
   options.draft = DraftMode::kModel;
   options.adaptive_drafts = false;
-  ModelOptions model;
-  model.interval = 8;
-  model.max_window = 4;
-  options.draft_model = Model::load(fixture(GetParam().folder), model);
+  options.draft_model = load_model(fixture(GetParam().folder), model_options());
   const auto b = bench(options);
   const GenerationRequest r = request(460, 33);
   const Sent cold = b->ask(r), warm = b->ask(r);
@@ -307,7 +308,10 @@ TEST_P(Life, MoreThanTheQueueHoldsIsBusy) {
 INSTANTIATE_TEST_SUITE_P(Runtime, Life,
                          testing::Values(LifeCase{"gdn_fp32", "qwen3_5_tied", {}},
                                          LifeCase{"gdn_int8", "qwen3_5_bf16", DType::kI8},
-                                         LifeCase{"mamba2_fp16", "nemotron_h_bf16", {}}),
+                                         LifeCase{"mamba2_fp16", "nemotron_h_bf16", {}},
+                                         LifeCase{"gdn_moe_int8", "kernels_qwen3_5_moe",
+                                                  DType::kI8},
+                                         LifeCase{"mamba2_moe", "kernels_nemotron_h_moe", {}}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -5,11 +5,17 @@
 namespace replayssm {
 namespace {
 
-class Logits : public testing::TestWithParam<Types> {};
+class Logits : public testing::TestWithParam<Types> {
+ protected:
+  void SetUp() override {
+    SKIP_IF_REFUSED(fixture(GetParam().fixture),
+                    options_of(GetParam(), device_intervals().front(), 8));
+  }
+};
 
 TEST_P(Logits, ModesAreBitwiseEqual) {
   const auto ids = random_ids(200, 7);
-  for (const int32_t interval : {8, 16, 32}) {
+  for (const int32_t interval : device_intervals()) {
     SCOPED_TRACE(testing::Message() << "B " << interval);
     Rig engine(GetParam(), interval, 8);
     const auto want = logits_of(engine.runner(), ids, {});
@@ -28,7 +34,7 @@ TEST_P(Logits, ModesAreBitwiseEqual) {
 
 // A prefix alone gives the prefix's logits, whichever way.
 TEST_P(Logits, EveryLengthRoundTheGrid) {
-  for (const int32_t interval : {8, 16, 32}) {
+  for (const int32_t interval : device_intervals()) {
     const auto longest = static_cast<size_t>(3 * interval + 3);
     const auto ids = random_ids(longest, 8);
     Rig engine(GetParam(), interval, 8);
@@ -44,7 +50,7 @@ TEST_P(Logits, EveryLengthRoundTheGrid) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Runtime, Logits, testing::ValuesIn(all_types()),
+INSTANTIATE_TEST_SUITE_P(Runtime, Logits, testing::ValuesIn(types_of_devices()),
                          [](const auto& info) { return types_name(info.param); });
 
 }  // namespace

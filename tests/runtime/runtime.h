@@ -15,6 +15,7 @@
 #include "core/thread_pool.h"
 #include "runtime/generate.h"
 #include "runtime/logits.h"
+#include "test_device.h"
 
 namespace replayssm {
 
@@ -37,6 +38,16 @@ inline const std::vector<Types>& all_types() {
       {"nemotron_h_bf16", {}, DType::kF16, DType::kI8},
   };
   return types;
+}
+
+// And with shapes that the kernels of a GPU take.
+inline std::vector<Types> types_of_devices() {
+  std::vector<Types> out = all_types();
+  out.push_back({"kernels_qwen3_5_moe", {}, {}, {}});
+  out.push_back({"kernels_qwen3_next", {}, {}, DType::kI8});
+  out.push_back({"kernels_nemotron_h_moe", {}, {}, DType::kF32});
+  out.push_back({"kernels_nemotron_h_latent", {}, {}, DType::kBF16});
+  return out;
 }
 
 inline std::string types_name(const Types& types) {
@@ -64,26 +75,28 @@ class Rig {
       RunnerLimits limits = {1, 512, 256, 256})
       : pool_(n_threads),
         context_(pool_),
-        model_(Model::load(folder, options)),
-        runner_(model_, context_, limits),
+        device_(open_device(context_)),
+        model_(device_->load(folder, options)),
+        runner_(model_, *device_, limits),
         sampler_(context_, model_->spec().vocab) {}
   Rig(const Types& types, int32_t interval, int32_t max_window, int n_threads = 1)
       : Rig(fixture(types.fixture), options_of(types, interval, max_window), n_threads) {}
 
   const ops::Context& context() const { return context_; }
+  const Device& device() const { return *device_; }
   const std::shared_ptr<const Model>& model() const { return model_; }
   Runner& runner() { return runner_; }
   ops::Sampler& sampler() { return sampler_; }
 
   std::unique_ptr<Drafter> model_drafter(const std::shared_ptr<const Model>& model,
                                          const ops::SamplerParams& sampling) const {
-    return make_model_drafter(model, *cpu_device(context_), context_,
-                              runner_.limits().max_positions, sampling);
+    return make_model_drafter(model, *device_, context_, runner_.limits().max_positions, sampling);
   }
 
  private:
   ThreadPool pool_;
   ops::Context context_;
+  std::unique_ptr<Device> device_;
   std::shared_ptr<const Model> model_;
   Runner runner_;
   ops::Sampler sampler_;

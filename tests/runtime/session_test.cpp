@@ -15,16 +15,22 @@ struct SessionCase {
 
 class Session : public testing::TestWithParam<SessionCase> {
  protected:
-  void SetUp() override { start(); }
+  void SetUp() override {
+    SKIP_IF_REFUSED(fixture(GetParam().folder), model_options());
+    start();
+  }
+  static ModelOptions model_options() {
+    ModelOptions model;
+    model.interval = device_intervals().front();
+    model.max_window = 4;
+    return model;
+  }
   void start() {
     bench_.reset();
     EngineOptions options = small_options();
     options.cache_folder = folder_.path();
     options.draft = draft_;
-    ModelOptions model;
-    model.interval = 8;
-    model.max_window = 4;
-    bench_ = std::make_unique<Bench>(fixture(GetParam().folder), model, options);
+    bench_ = std::make_unique<Bench>(fixture(GetParam().folder), model_options(), options);
   }
   std::vector<fs::path> files(const std::string& ending) const {
     std::vector<fs::path> out;
@@ -52,10 +58,7 @@ class Session : public testing::TestWithParam<SessionCase> {
     prompt.insert(prompt.end(), more.begin(), more.end());
     EngineOptions options = small_options();
     options.prefix_cache = false;
-    ModelOptions model;
-    model.interval = 8;
-    model.max_window = 4;
-    Bench cold(fixture(GetParam().folder), model, options);
+    Bench cold(fixture(GetParam().folder), model_options(), options);
     return cold.ask(request(prompt, 10)).client->answer();
   }
   Engine& engine() { return bench_->engine(); }
@@ -217,20 +220,18 @@ TEST_P(Session, HostMemoryTakesWhatTheCacheGivesUp) {
 TEST_P(Session, TheFolderStaysWithinItsCap) {
   EngineOptions options = small_options();
   options.cache_folder = folder_.path();
-  options.cache_folder_bytes = 300000;
-  ModelOptions model;
-  model.interval = 8;
-  model.max_window = 4;
+  const ModelMemory m = bench_->device().memory(*bench_->model());
+  options.cache_folder_bytes = std::max<int64_t>(300000, 4 * (m.checkpoint_slot + 7 * m.kv_page));
   bench_.reset();
   for (uint64_t i = 0; i < 4; ++i) {
-    Bench b(fixture(GetParam().folder), model, options);
+    Bench b(fixture(GetParam().folder), model_options(), options);
     for (uint64_t j = 0; j < 6; ++j) b.ask(request(some_ids(100, 10 * i + j), 4));
     b.expect_quiet();
   }
   const std::string cut_off = files(".snapshot").at(0).string() + ".77.tmp";
   write_text(cut_off, "half a file");
   {
-    const Bench again(fixture(GetParam().folder), model, options);
+    const Bench again(fixture(GetParam().folder), model_options(), options);
   }
   EXPECT_FALSE(fs::exists(cut_off));
   int64_t total = 0;
@@ -264,7 +265,9 @@ TEST_P(Session, TooManyAreRefusedWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Runtime, Session,
                          testing::Values(SessionCase{"gdn", "qwen3_5_bf16"},
-                                         SessionCase{"mamba2", "nemotron_h_bf16"}),
+                                         SessionCase{"mamba2", "nemotron_h_bf16"},
+                                         SessionCase{"gdn_moe", "kernels_qwen3_5_moe"},
+                                         SessionCase{"mamba2_moe", "kernels_nemotron_h_moe"}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
