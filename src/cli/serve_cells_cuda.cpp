@@ -192,7 +192,10 @@ std::string ServeCell::name() const {
 nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
                             const CellLength& length, bool exact) {
   DecodeCudaOptions options;
-  options.model = {cell.way, cell.window, cell.checkpoint, weight_type(model)};
+  options.model.way = cell.way;
+  options.model.max_window = cell.window;
+  options.model.checkpoint = cell.checkpoint;
+  options.model.weights = weight_type(model);
   options.max_rows = cell.batch;
   options.max_positions = cell.context + kSpread / 2 + cell.window;
   options.exact = exact;

@@ -179,15 +179,12 @@ TEST_P(Session, SnapshotsComeBackFromDisk) {
 // What the cache gives up comes back from host memory, and from disk what that gives up in turn.
 TEST_P(Session, HostMemoryTakesWhatTheCacheGivesUp) {
   EngineOptions options = small_options();
-  ModelOptions model;
-  model.interval = 8;
-  model.max_window = 4;
   const auto prompts = [](uint64_t i) { return some_ids(100, 40 + i); };
   // The cached tokens of the first prompt after seven others, the cache emptied after each.
   const auto cached = [&](int64_t host_bytes, const std::string& folder) {
     options.host_bytes = host_bytes;
     options.cache_folder = folder;
-    Bench b(fixture(GetParam().folder), model, options);
+    Bench b(fixture(GetParam().folder), model_options(), options);
     std::vector<Client::Answer> answers;
     for (uint64_t i = 0; i < 8; ++i) {
       answers.push_back(b.ask(request(prompts(i), 5)).client->answer());
@@ -211,7 +208,7 @@ TEST_P(Session, HostMemoryTakesWhatTheCacheGivesUp) {
   EXPECT_EQ(cached(300000, folder.path()), 96);
   // All went to disk at the end.
   options.host_bytes = 0;
-  Bench last(fixture(GetParam().folder), model, options);
+  Bench last(fixture(GetParam().folder), model_options(), options);
   for (uint64_t i = 0; i < 8; ++i) {
     EXPECT_EQ(last.ask(request(prompts(i), 5)).client->usage().cached_tokens, 96) << i;
   }

@@ -10,7 +10,7 @@
 namespace replayssm {
 namespace {
 
-constexpr int32_t kInterval = 16;
+constexpr int32_t kLongestWindow = 16;
 
 class Planner {
  public:
@@ -55,8 +55,9 @@ class Planner {
   void add_recurrent(Problem problem, int64_t channels, int32_t width, int64_t gates) {
     const ModelCudaOptions& options = model_.options;
     // A multiple of B, so that an interval's rows are contiguous.
-    const int32_t rows = Grid::rows_for(kInterval, options.max_window);
-    problem.grid = {kInterval, (rows + kInterval - 1) / kInterval * kInterval};
+    const int32_t interval = options.interval;
+    const int32_t rows = Grid::rows_for(interval, options.max_window);
+    problem.grid = {interval, (rows + interval - 1) / interval * interval};
     problem.max_window = options.max_window;
     problem.activation = DType::kBF16;
     problem.checkpoint = options.checkpoint;
@@ -102,9 +103,9 @@ int64_t conv_row(const RecurrentLayerCuda& layer) { return layer.conv->problem()
 }  // namespace
 
 ModelCuda plan_model(const ModelDescription& description, const ModelCudaOptions& options) {
-  if (options.max_window < 1 || options.max_window > kInterval) {
+  if (options.max_window < 1 || options.max_window > kLongestWindow) {
     fail("the largest step is ", options.max_window, " tokens; on CUDA it must lie in [1, ",
-         kInterval, "]");
+         kLongestWindow, "]");
   }
   ModelCuda out;
   out.description = description;

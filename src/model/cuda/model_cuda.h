@@ -22,6 +22,7 @@ struct ModelCudaOptions {
   StateWay way = StateWay::kReplay;
   int32_t max_window = 1;          // T_max
   DType checkpoint = DType::kF16;  // of the state, for the other ways
+  int32_t interval = 16;           // of the grid
   // Of dummy weights' large products; gates, the embedding and the output head stay bf16.
   ops::cuda::WeightType weights = ops::cuda::WeightType::kBF16;
 };

@@ -70,7 +70,6 @@ int64_t pages_of(const Row& row) {
 // What the kernels have no choice in.
 void check_model(const Model& model) {
   if (model.options().state != StateMode::kReplay) fail("--state plain runs on the CPU only");
-  if (model.grid().interval != 16) fail("--grid: on CUDA it is 16");
   if (model.activation() != DType::kBF16) {
     fail("CUDA takes models stored in bf16; activations of this one are ",
          dtype_name(model.activation()));
@@ -78,8 +77,9 @@ void check_model(const Model& model) {
 }
 
 ModelCuda plan_of(const Model& model) {
-  ModelCuda out = plan_model(describe_model(model.folder()),
-                             {StateWay::kReplay, model.options().max_window, model.checkpoint()});
+  ModelCuda out = plan_model(
+      describe_model(model.folder()),
+      {StateWay::kReplay, model.options().max_window, model.checkpoint(), model.grid().interval});
   for (const RecurrentLayerCuda& layer : out.recurrent) {
     if (layer.problem.ring != model.ring()) {
       fail("--ring-dtype: on CUDA it is ", dtype_name(layer.problem.ring), " for ",
