@@ -186,16 +186,21 @@ void Runner::resume(int32_t sequence, std::span<const int32_t> tokens, int64_t l
   Sequence& s = sequences_[sequence];
   REPLAYSSM_CHECK(s.n_pending == 0, s.n_pending, " tokens are pending");
   if (cache_.peek(tokens, limit).position <= s.state.n) return;
-  PrefixCache::Hit hit = cache_.find(tokens, limit);
+  const PrefixCache::Hit hit = cache_.find(tokens, limit);
   slots_.retain(hit.slot);
   for (const int32_t page : hit.pages) pages_.retain(page);
   release(s);
   s.pages.assign(hit.pages.begin(), hit.pages.end());
-  s.state.n = s.state.c = hit.position;
-  s.state.checkpoint_slot = hit.slot;
+  // A copy: were the slot shared by sequences, a pass could need a slot more than there are.
+  while (slots_.n_free() == 0 && cache_.evict(nullptr)) continue;
+  const int32_t slot = slots_.take().value();
   const StateParts& parts = backend_->parts();
+  backend_->copy(parts.checkpoint(hit.slot), parts.checkpoint(slot));
   backend_->copy(parts.conv_rows_beside(hit.slot, hit.position),
                  parts.conv_rows(s.state.ring_slot, hit.position));
+  slots_.release(hit.slot);
+  s.state.n = s.state.c = hit.position;
+  s.state.checkpoint_slot = slot;
 }
 
 void Runner::forget() {

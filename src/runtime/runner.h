@@ -120,7 +120,7 @@ class Runner {
   ModelMemory memory_;
   RunnerLimits limits_;
   std::unique_ptr<Backend> backend_;
-  RefPool slots_;  // kReplay: a sequence has one, or shares a snapshot's
+  RefPool slots_;  // kReplay: a sequence's own, which a snapshot may share
   RefPool pages_;
   PrefixCache cache_;
   std::vector<Sequence> sequences_;

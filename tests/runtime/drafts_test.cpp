@@ -208,6 +208,42 @@ TEST(Drafts, ADrafterForgetsWhatDidNotStand) {
   }
 }
 
+// The memory of one snapshot, and three sequences that all leave a shared checkpoint in one pass.
+TEST(Drafts, SharedCheckpointsNeedNoMoreMemory) {
+  for (const Types& types : all_types()) {
+    SCOPED_TRACE(types_name(types));
+    Rig engine(fixture(types.fixture), options_of(types, 8, 6), 1,
+               {.max_sequences = 3, .max_positions = 64, .snapshots = 1, .snapshot_pages = 1});
+    Rig alone(fixture(types.fixture), options_of(types, 8, 6), 1, {1, 64, 256, 8});
+    Runner& runner = engine.runner();
+    const auto one = random_ids(16, 1), two = random_ids(16, 2);
+    const auto run = [](Runner& on,
+                        std::vector<std::pair<int32_t, std::span<const int32_t>>> parts) {
+      std::vector<Window> windows;
+      for (const auto& [sequence, tokens] : parts)
+        windows.push_back({sequence, tokens, 0, true, 1});
+      const float* logits = on.run(windows);
+      return std::vector<float>(logits, logits + std::ssize(parts) * kVocab);
+    };
+    const auto first = [](const std::vector<int32_t>& text) { return std::span(text).first(8); };
+    const auto last = [](const std::vector<int32_t>& text) { return std::span(text).last(8); };
+    const int32_t c = runner.open(), a = runner.open(), b = runner.open();
+    run(runner, {{c, first(one)}, {a, first(two)}});
+    runner.keep(c, one);
+    runner.keep(a, two);
+    runner.resume(b, two, 15);
+    ASSERT_EQ(runner.n(b), 8);
+    const auto got = run(runner, {{c, last(one)}, {a, last(two)}, {b, last(two)}});
+    std::vector<float> want;
+    for (const auto* text : {&one, &two, &two}) {
+      const OpenSequence sequence(alone.runner());
+      const auto logits = run(alone.runner(), {{sequence.id(), *text}});
+      want.insert(want.end(), logits.begin(), logits.end());
+    }
+    EXPECT_EQ(got, want);
+  }
+}
+
 // A text that begins as one before is not read again up to the last cut point of that beginning; it
 // is drafted for as by a drafter that read all of it, however few snapshots there is room for.
 TEST(Drafts, WhatWasReadIsNotReadAgain) {
@@ -223,26 +259,29 @@ TEST(Drafts, WhatWasReadIsNotReadAgain) {
                          {.grid = 8, .interval = 40, .message_end_ids = {}});
       std::mt19937_64 rng(4);
       for (uint64_t turn = 0; turn < 8; ++turn) {
-        // Two texts at once that part after 200 tokens, from each other and from those before.
-        std::vector<std::vector<int32_t>> texts(2, random_ids(200, 9));
+        // Three texts at once that part after 200 tokens, from each other and from those before.
+        std::vector<std::vector<int32_t>> texts(3, random_ids(200, 9));
         std::deque<ModelDrafts::Text> states;
         std::vector<std::unique_ptr<Drafter>> fresh;
-        std::vector<ModelDrafts::Job> jobs;
-        for (size_t i = 0; i < 2; ++i) {
+        for (auto& text : texts) {
           const auto tail = random_ids(1 + rng() % 20, rng());
-          texts[i].insert(texts[i].end(), tail.begin(), tail.end());
+          text.insert(text.end(), tail.begin(), tail.end());
           states.emplace_back(drafts);
           fresh.push_back(engine.model_drafter(engine.model(), sampling));
         }
         // With room for all snapshots, only what parts is new.
-        const int64_t most_unseen = turn == 0 || snapshots < 40 ? 256 : 24;
+        const int64_t most_unseen = turn == 0 || snapshots < 40 ? 1024 : 3 * 24;
         for (int step = 0; step < 12; ++step) {
-          for (size_t i = 0; i < 2; ++i) {
-            jobs.assign(1, {&states[i], texts[i], 1 + static_cast<int32_t>(rng() % 5), sampling});
-            const int32_t k = jobs[0].k;
-            drafts.propose(jobs, most_unseen);
+          std::vector<ModelDrafts::Job> jobs;
+          for (size_t i = 0; i < 3; ++i) {
+            jobs.push_back({&states[i], texts[i], 1 + static_cast<int32_t>(rng() % 5), sampling});
+          }
+          const auto asked = jobs;
+          drafts.propose(jobs, most_unseen);
+          for (size_t i = 0; i < 3; ++i) {
             const auto proposed = ModelDrafts::drafts(states[i]);
-            EXPECT_EQ(proposed, fresh[i]->propose(texts[i], k)) << turn << " " << step << " " << i;
+            EXPECT_EQ(proposed, fresh[i]->propose(texts[i], asked[i].k))
+                << turn << " " << step << " " << i;
             const auto stand = static_cast<int64_t>(rng() % (proposed.size() + 1));
             texts[i].insert(texts[i].end(), proposed.begin(), proposed.begin() + stand);
             const auto others = random_ids(1 + rng() % 4, rng());
