@@ -43,7 +43,9 @@ def peers(folder=RESULTS):
 
 def stale(folder=RESULTS):
     """One line for each result that was measured with other sources than those that stand here."""
-    current = {"h200_tests.json": source_hash("tests"), "h200_peers.json": source_hash("peers")}
+    tests = source_hash("tests")
+    current = {"h200_tests.json": tests, "h200_sanitizer.json": tests,
+               "h200_peers.json": source_hash("peers")}
     kernels, serve = source_hash("kernels"), source_hash("serve")
     lines = []
     for path in sorted(folder.glob("h200_*.json")):

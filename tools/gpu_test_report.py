@@ -5,6 +5,7 @@ import datetime
 import fnmatch
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -42,6 +43,23 @@ def gather(folder):
     return tests
 
 
+def gather_sanitizers(folder):
+    """{tool: tests that passed without a report}, and what went wrong."""
+    clean, faults = {}, []
+    for path in sorted(folder.glob("*.code")):
+        tool = path.stem.split(".")[0]
+        code = path.read_text().strip()
+        log = path.with_suffix(".log").read_text(errors="replace")
+        if code == "0" and re.search("SUMMARY: 0 (errors|hazards)", log):
+            report = json.loads((folder / f"{path.stem}.json").read_text())
+            clean[tool] = clean.get(tool, 0) + report["tests"]
+            continue
+        faults.append(f"{path.stem}: exit code {code}")
+        faults += ["  " + line for line in log.splitlines()
+                   if line.startswith("=========") or "Failure" in line][:20]
+    return clean, faults
+
+
 def smi(field):
     try:
         done = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader"],
@@ -55,33 +73,41 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--sanitizers", action="store_true", help="of tools/gpu_sanitize.sh")
     parser.add_argument("reports", type=pathlib.Path)
     arguments = parser.parse_args()
-    tests = gather(arguments.reports)
-    faults = [f"failed: {t['name']} {t.get('why', '')}".rstrip()
-              for t in tests if t["result"] == "failed"]
-    skips = {t["name"] for t in tests if t["result"] == "skipped"}
-    faults += [f"skipped, and not in {SKIPS.relative_to(ROOT)}: {name}"
-               for name in sorted(skips) if not any(
-                   fnmatch.fnmatchcase(name, pattern) for pattern in expected_skips())]
-    if not tests:
-        faults.append(f"no test ran: build {arguments.build} first")
+    outcome = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+               "card": smi("name"), "driver": smi("driver_version")}
     now = source_hash("tests")
     stamp = arguments.build / "tests" / "cuda_source_hash"
-    built = stamp.read_text().strip() if stamp.exists() else "unknown"
+    outcome["source_hash"] = built = stamp.read_text().strip() if stamp.exists() else "unknown"
+    faults = []
     if built != now:
         faults.append(f"{arguments.build} was built of sources {built}, here are {now}")
-    n_passed = sum(t["result"] == "passed" for t in tests)
-    arguments.out.write_text(json.dumps({
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": "tools/gpu_test.sh",
-        "card": smi("name"), "driver": smi("driver_version"), "source_hash": built,
-        "passed": n_passed, "skipped": sorted(skips),
-        "failed": sorted(t["name"] for t in tests if t["result"] == "failed"),
-        "tests": tests}, indent=1) + "\n")
+    if arguments.sanitizers:
+        clean, reported = gather_sanitizers(arguments.reports)
+        faults += reported
+        outcome |= {"command": "tools/gpu_sanitize.sh", "clean_tests": clean, "faults": faults}
+        summary = ", ".join(f"{tool} {n} tests" for tool, n in clean.items())
+    else:
+        tests = gather(arguments.reports)
+        skips = {t["name"] for t in tests if t["result"] == "skipped"}
+        faults += [f"failed: {t['name']} {t.get('why', '')}".rstrip()
+                   for t in tests if t["result"] == "failed"]
+        faults += [f"skipped, and not in {SKIPS.relative_to(ROOT)}: {name}"
+                   for name in sorted(skips) if not any(
+                       fnmatch.fnmatchcase(name, pattern) for pattern in expected_skips())]
+        if not tests:
+            faults.append(f"no test ran: build {arguments.build} first")
+        n_passed = sum(t["result"] == "passed" for t in tests)
+        outcome |= {"command": "tools/gpu_test.sh", "passed": n_passed, "skipped": sorted(skips),
+                    "failed": sorted(t["name"] for t in tests if t["result"] == "failed"),
+                    "tests": tests}
+        summary = f"{n_passed} passed, {len(skips)} skipped"
+    arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
     for line in faults:
         print(line)
-    print(f"{n_passed} passed, {len(skips)} skipped, {len(faults)} faults")
+    print(f"{summary}, {len(faults)} faults")
     return 1 if faults else 0
 
 

@@ -66,6 +66,9 @@ std::vector<Case> cuda_shapes() {
       cuda_problem(kM, 4, 2, 64, 128, 32, 8, kI8),
       cuda_problem(kG, 4, 2, 128, 128, 32, 8, kF32),
       bounded_gate(cuda_problem(kK, 2, 2, 128, 128, 32, 8, kF16)),
+      cuda_problem(kM, 4, 1, 64, 128, 32, 5, kF16),
+      cuda_problem(kG, 4, 2, 128, 128, 32, 32, kF16),
+      cuda_problem(kG, 2, 2, 128, 128, 32, 16, kI8),
       cuda_problem(kM, 8, 2, 32, 128, 16, 4, kF16),
       cuda_problem(kM, 6, 1, 32, 64, 16, 8, kF32),
       cuda_problem(kM, 4, 1, 128, 128, 16, 4, kF16),
@@ -78,6 +81,9 @@ std::vector<Case> cuda_shapes() {
       cuda_problem(kG, 4, 2, 192, 96, 16, 4, kF16),
       cuda_problem(kG, 3, 3, 192, 96, 16, 8, kF32),
       cuda_problem(kG, 2, 1, 192, 96, 16, 5, kI8),
+      cuda_problem(kM, 12, 1, 80, 128, 16, 4, kF32, kF32),
+      cuda_problem(kG, 4, 2, 64, 64, 32, 9, kF32, kF32),
+      bounded_gate(cuda_problem(kK, 2, 2, 128, 128, 8, 8, kF32, kF32)),
   });
 }
 
@@ -110,6 +116,12 @@ std::vector<Case> cuda_core() {
       cuda_problem(kG, 3, 3, 128, 128, 16, 3, kI8),
       cuda_problem(kK, 2, 2, 128, 128, 16, 8, kF16),
       bounded_gate(cuda_problem(kK, 2, 2, 128, 128, 16, 4, kF32)),
+      cuda_problem(kM, 4, 2, 64, 128, 32, 8, kI8),
+      cuda_problem(kG, 2, 1, 128, 128, 32, 5, kF16),
+      cuda_problem(kK, 2, 2, 128, 128, 32, 16, kF16),
+      cuda_problem(kM, 4, 2, 64, 128, 16, 8, kF32, kF32),
+      cuda_problem(kG, 4, 2, 128, 128, 16, 5, kF32, kF32),
+      cuda_problem(kK, 2, 2, 128, 128, 16, 4, kF32, kF32),
   });
 }
 

@@ -157,5 +157,20 @@ class Targets(unittest.TestCase):
                 self.assertLessEqual(target["goal"], target["least"], name)
 
 
+    def test_sanitizers_report_and_crash_are_faults(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            zero, one = "========= ERROR SUMMARY: 0 errors", "========= RACECHECK SUMMARY: 1 hazards"
+            for name, code, log in (("memcheck.0", 0, zero), ("memcheck.1", 0, zero),
+                                    ("memcheck.2", 139, zero), ("racecheck.0", 0, one)):
+                (path / f"{name}.code").write_text(f"{code}\n")
+                (path / f"{name}.log").write_text(f"x\n{log}\n")
+                (path / f"{name}.json").write_text(json.dumps({"tests": 3}))
+            clean, faults = gpu_test_report.gather_sanitizers(path)
+        self.assertEqual(clean, {"memcheck": 6})
+        self.assertEqual(faults, ["memcheck.2: exit code 139", "  " + zero,
+                                  "racecheck.0: exit code 0", "  " + one])
+
+
 if __name__ == "__main__":
     unittest.main()

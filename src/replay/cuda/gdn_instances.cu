@@ -3,15 +3,15 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, bool kSingle, Cut kCut, DType kActivation = DType::kBF16>
+template <DType kCheckpoint, bool kSingle, Cut kCut>
 constexpr StepInstance gdn128() {
-  return instance<Family::kGdn, kCheckpoint, kActivation, 128, 128, kSingle, kCut>();
+  return instance<Family::kGdn, kCheckpoint, 128, 128, kSingle, kCut>();
 }
 
 // OLMo-Hybrid's; serves windows of one token too.
 template <DType kCheckpoint, int kValueDim, int kKeyDim, Cut kCut>
 constexpr StepInstance gdn() {
-  return instance<Family::kGdn, kCheckpoint, DType::kBF16, kValueDim, kKeyDim, false, kCut>();
+  return instance<Family::kGdn, kCheckpoint, kValueDim, kKeyDim, false, kCut>();
 }
 
 constexpr StepInstance kInstances[] = {
@@ -28,9 +28,7 @@ constexpr StepInstance kInstances[] = {
     for_few(gdn128<DType::kI8, false, Cut{128, 1, true, 96}>()),
     gdn<DType::kF32, 192, 96, Cut{96, 2, true, 96}>(),
     gdn<DType::kF16, 192, 96, Cut{96, 2, true, 96}>(),
-    gdn<DType::kI8, 192, 96, Cut{96, 2, true, 96}>(),
-    gdn128<DType::kF32, true, Cut{128, 2, true, 128}, DType::kF32>(),
-    gdn128<DType::kF32, false, Cut{128, 2, true, 128}, DType::kF32>(),
+    gdn<DType::kI8, 192, 96, Cut{96, 2, true, 144}>(),
 };
 
 }  // namespace

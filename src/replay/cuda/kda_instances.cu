@@ -5,7 +5,7 @@ namespace {
 
 template <DType kCheckpoint, Cut kCut>
 constexpr StepInstance kda128() {
-  return instance<Family::kKda, kCheckpoint, DType::kBF16, 128, 128, false, kCut>();
+  return instance<Family::kKda, kCheckpoint, 128, 128, false, kCut>();
 }
 
 constexpr StepInstance kInstances[] = {

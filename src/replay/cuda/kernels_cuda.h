@@ -36,7 +36,8 @@ class CudaPlan {
   Problem problem_;
 };
 
-// A plan for the shapes of the instance table (step_instances.h), or the reason why there is none.
+// A plan for the shapes of the instance tables (step_instances.h) or, with fp32 activations, of the
+// general kernel (general_cuda.h); or the reason why there is none.
 PlanResult<CudaPlan> plan_cuda(const Problem& problem);
 
 }  // namespace replayssm

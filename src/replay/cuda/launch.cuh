@@ -6,6 +6,7 @@
 #include "replay/cuda/step_fold.cuh"
 #include "replay/cuda/step_instances.h"
 #include "replay/cuda/step_kda.cuh"
+#include "replay/cuda/step_prepare.cuh"
 #include "replay/cuda/step_segment.cuh"
 
 namespace replayssm::cuda {
@@ -98,18 +99,18 @@ struct Cut {
 };
 
 // single: for windows of one token; else for any, and for sweeps.
-template <Family kFamily, DType kCheckpoint, DType kActivation, int kValueDim, int kKeyDim,
-          bool kSingle, Cut kCut>
+template <Family kFamily, DType kCheckpoint, int kValueDim, int kKeyDim, bool kSingle, Cut kCut,
+          int kSlots = 16>
 constexpr StepInstance instance() {
-  using T = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kCut.rows,
-                       kCut.products, kCut.share, kSingle ? Kind::kSingle : Kind::kAny>;
-  StepInstance x = {kFamily,   kCheckpoint, kActivation,
+  using T = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kCut.products,
+                       kCut.share, kSingle ? Kind::kSingle : Kind::kAny, kSlots>;
+  StepInstance x = {kFamily,   kCheckpoint, kSlots,
                     kValueDim, kKeyDim,     kCut.rows,
                     kSingle,   false,       launch_step<T, blocks_by_memory<T, kCut.registers>()>,
                     nullptr};
   if constexpr (!kSingle) {
-    using Sweep = StepTraits<kFamily, kCheckpoint, kActivation, kValueDim, kKeyDim, kCut.rows,
-                             kCut.products, kCut.share, Kind::kSweep>;
+    using Sweep = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kCut.products,
+                             kCut.share, Kind::kSweep, kSlots>;
     x.sweep = launch_sweep<Sweep, blocks_by_memory<Sweep, kCut.registers + 32>()>;
   }
   return x;

@@ -5,7 +5,7 @@ namespace {
 
 template <DType kCheckpoint, int kValueDim, bool kSingle, Cut kCut>
 constexpr StepInstance mamba128() {
-  return instance<Family::kMamba2, kCheckpoint, DType::kBF16, kValueDim, 128, kSingle, kCut>();
+  return instance<Family::kMamba2, kCheckpoint, kValueDim, 128, kSingle, kCut>();
 }
 
 constexpr StepInstance kInstances[] = {

@@ -6,7 +6,7 @@ namespace {
 
 template <DType kCheckpoint, int kValueDim, int kKeyDim, Cut kCut>
 constexpr StepInstance mamba() {
-  return instance<Family::kMamba2, kCheckpoint, DType::kBF16, kValueDim, kKeyDim, false, kCut>();
+  return instance<Family::kMamba2, kCheckpoint, kValueDim, kKeyDim, false, kCut>();
 }
 
 constexpr StepInstance kInstances[] = {

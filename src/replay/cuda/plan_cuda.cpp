@@ -1,6 +1,7 @@
 // plan_cuda: finds a problem's kernel in the instance table.
 #include <string>
 
+#include "replay/cuda/general_cuda.h"
 #include "replay/cuda/step_instances.h"
 
 namespace replayssm {
@@ -17,17 +18,28 @@ struct Kernels {
   const StepInstance* few = nullptr;
 };
 
-class StepPlan final : public CudaPlan {
- public:
-  StepPlan(const Problem& problem, const Kernels& single, const Kernels& any)
-      : CudaPlan(problem), single_(single), any_(any) {}
+std::string shape_name(int value_dim, int key_dim, DType checkpoint, DType activation,
+                       int interval) {
+  return " " + std::to_string(value_dim) + "x" + std::to_string(key_dim) + " " +
+         dtype_name(checkpoint) + "/" + dtype_name(activation) + " B" + std::to_string(interval);
+}
 
+// What every plan has.
+class PlanBase : public CudaPlan {
+ public:
+  using CudaPlan::CudaPlan;
   int64_t checkpoint_elements() const override {
     return int64_t{problem_.n_heads} * problem_.value_dim * problem_.key_dim;
   }
   int64_t scale_elements() const override {
     return problem_.checkpoint == DType::kI8 ? int64_t{problem_.n_heads} * problem_.value_dim : 0;
   }
+};
+
+class StepPlan final : public PlanBase {
+ public:
+  StepPlan(const Problem& problem, const Kernels& single, const Kernels& any)
+      : PlanBase(problem), single_(single), any_(any) {}
 
   void step(const StepArgs& args, cudaStream_t stream, StepHints hints) const override {
     if (args.n_rows == 0) return;
@@ -45,15 +57,21 @@ class StepPlan final : public CudaPlan {
   Kernels single_, any_;
 };
 
+class GeneralPlan final : public PlanBase {
+ public:
+  explicit GeneralPlan(const Problem& problem) : PlanBase(problem) {}
+
+  void step(const StepArgs& args, cudaStream_t stream, StepHints) const override {
+    cuda::launch_general(args, problem_, false, stream);
+  }
+  void sweep(const StepArgs& args, cudaStream_t stream) const override {
+    cuda::launch_general(args, problem_, true, stream);
+  }
+};
+
 }  // namespace
 
 PlanResult<CudaPlan> plan_cuda(const Problem& p) {
-  const DType ring = p.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
-  if (p.grid.interval != 16) return {nullptr, "the CUDA kernels have a grid interval of 16"};
-  if (p.ring != ring) {
-    return {nullptr,
-            std::string("the CUDA ring of ") + family_name(p.family) + " is " + dtype_name(ring)};
-  }
   if (p.max_window < 1 || p.max_window > p.grid.interval) {
     return {nullptr, "max_window must lie in [1, B]"};
   }
@@ -63,18 +81,28 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
   if (p.n_key_heads < 1 || p.n_heads % p.n_key_heads != 0) {
     return {nullptr, "n_key_heads must divide n_heads"};
   }
+  if (p.activation == DType::kF32) {
+    std::string reason = cuda::general_reason(p);
+    if (!reason.empty()) return {nullptr, std::move(reason)};
+    return {std::make_shared<GeneralPlan>(p), ""};
+  }
+  const DType ring = p.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
+  if (p.ring != ring) {
+    return {nullptr,
+            std::string("the CUDA ring of ") + family_name(p.family) + " is " + dtype_name(ring)};
+  }
   std::string have;
   Kernels found[2];  // for any window, for windows of one token
   for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::mamba2_more_instances,
-                     cuda::kda_instances}) {
+                     cuda::kda_instances, cuda::interval32_instances}) {
     for (const StepInstance& x : table()) {
       if (x.family != p.family) continue;
       if (!x.single && !x.few) {
-        have += std::string(" ") + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
-                " " + dtype_name(x.checkpoint) + "/" + dtype_name(x.activation);
+        have += shape_name(x.value_dim, x.key_dim, x.checkpoint, DType::kBF16, x.interval);
       }
-      const bool fits = x.checkpoint == p.checkpoint && x.activation == p.activation &&
-                        x.value_dim == p.value_dim && x.key_dim == p.key_dim &&
+      const bool fits = x.interval == p.grid.interval && p.activation == DType::kBF16 &&
+                        x.checkpoint == p.checkpoint && x.value_dim == p.value_dim &&
+                        x.key_dim == p.key_dim &&
                         p.n_heads / p.n_key_heads * p.value_dim % x.rows == 0;
       const StepInstance*& place = x.few ? found[x.single].few : found[x.single].usual;
       if (fits && place == nullptr) place = &x;
@@ -82,11 +110,11 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
   }
   if (found[1].usual == nullptr) found[1] = found[0];
   if (found[0].usual == nullptr) {
-    return {nullptr, std::string("no ") + family_name(p.family) + " kernel for " +
-                         std::to_string(p.value_dim) + "x" + std::to_string(p.key_dim) + " " +
-                         dtype_name(p.checkpoint) + "/" + dtype_name(p.activation) + ", " +
-                         std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
-                         (have.empty() ? " none" : have)};
+    return {nullptr,
+            std::string("no ") + family_name(p.family) + " kernel for" +
+                shape_name(p.value_dim, p.key_dim, p.checkpoint, p.activation, p.grid.interval) +
+                ", " + std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
+                have};
   }
   return {std::make_shared<StepPlan>(p, found[1], found[0]), ""};
 }

@@ -40,13 +40,13 @@ __device__ __forceinline__ void mma_bf16(float d[4], uint32_t a0, uint32_t a1, u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// D = A B + c, [16 x 8] by [8 x 8] fp16: a0 and a1, b0 of the above.
+// D = A B + C, [16 x 8] by [8 x 8] fp16: a0 and a1, b0 of the above.
 __device__ __forceinline__ void unit_product(float d[4], uint32_t a0, uint32_t a1, uint32_t b0,
-                                             float c) {
+                                             const float c[4]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
-      "{%7,%7,%7,%7};"
+      "{%7,%8,%9,%10};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a0), "r"(a1), "r"(b0), "f"(c));
+      : "r"(a0), "r"(a1), "r"(b0), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
 // D += A B, [16 x 8] by [8 x 8] fp32 of which the low 13 bits are ignored. a0: row g, k c; a1: row
@@ -70,6 +70,14 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], uint32_t
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
+}
+
+// The transpose of an 8 x 8 matrix of 16-bit elements; lane 4 g + c holds columns 2c and 2c+1 of
+// row g.
+__device__ __forceinline__ uint32_t transposed(uint32_t x) {
+  uint32_t y;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
 }
 
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, int count) {
@@ -200,9 +208,9 @@ __device__ __forceinline__ bool bf16_is_bad(uint32_t bits) {
   return (bits & 0x7f80u) == 0x7f80u || (bits & 0x7f800000u) == 0x7f800000u;
 }
 // NaN if one is.
-__device__ __forceinline__ float max_nan(float x, float y) {
+__device__ __forceinline__ float min_nan(float x, float y) {
   float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
   return z;
 }
 

@@ -8,10 +8,10 @@
 //   prepare  once a block, while the copies fly: keys and queries normalised, gates, prefix sums,
 //            then scores of ring keys with their decay
 //   segment  the positions of one grid interval: S z on the tensor cores, then (GDN) the u of each
-//            token by one product over all 16 slots of the interval, then y
+//            token by one product over all slots of the interval, then y
 //   fold     a pending one (written) before, a crossing one (on chip) between two segments
 //
-// Every token's sums run over all 16 slots of its interval, with exact zeros where it must not see:
+// Every token's sums run over all slots of its interval, with exact zeros where it must not see:
 // its bits do not depend on the window that it came in. Windows of one token need no sub-windows
 // and no crossing, so less memory; the token then stands in every column.
 #pragma once
@@ -25,23 +25,23 @@
 
 namespace replayssm::cuda {
 
-inline constexpr int kSlots = 16;   // the grid interval of these kernels
 inline constexpr int kColumns = 8;  // positions of a sub-window
 
 // What a kernel serves: windows of one token, any windows, or prompts of which every token stands
 // and only the last grid point's checkpoint and the ring rows after it are written.
 enum class Kind { kSingle, kAny, kSweep };
 
-template <Family kFamily_, DType kCheckpoint_, DType kActivation_, int kValueDim_, int kKeyDim_,
-          int kRows_, int kProducts_, bool kShare_, Kind kKind_>
+template <Family kFamily_, DType kCheckpoint_, int kValueDim_, int kKeyDim_, int kRows_,
+          int kProducts_, bool kShare_, Kind kKind_, int kSlots_>
 struct StepTraits {
   static constexpr Family kFamily = kFamily_;
   static constexpr DType kCheckpoint = kCheckpoint_;
-  static constexpr DType kActivation = kActivation_;
   static constexpr int kValueDim = kValueDim_;
   static constexpr int kKeyDim = kKeyDim_;
   static constexpr int kRows = kRows_;
-  static constexpr int kMs = kProducts_;  // products of 16 rows that a warp owns
+  static constexpr int kSlots = kSlots_;       // the grid interval
+  static constexpr int kGroups = kSlots / 16;  // of slots, as the products take them
+  static constexpr int kMs = kProducts_;       // products of 16 rows that a warp owns
   // Scores and their decays are computed once a block, not once a warp, at the cost of a barrier.
   static constexpr bool kShare = kShare_;
   static constexpr bool kSingle = kKind_ == Kind::kSingle;
@@ -60,8 +60,8 @@ struct StepTraits {
   // Eight elements of padding keep rows apart in the banks.
   static constexpr int kKeyStride = kKeyDim + 8;
   static constexpr int kValueStride = kRows + 8;
-  // Rows of two intervals, at position mod 32. kSingle: of one, and one more for the token's key
-  // when its slot still holds a row to be folded.
+  // Rows of two intervals, at position mod 2 kSlots. kSingle: of one, and one more for the token's
+  // key when its slot still holds a row to be folded.
   static constexpr int kKeyRows = kSingle ? kSlots + 1 : 2 * kSlots;
   static constexpr int kValueRows = kSingle ? kSlots : 2 * kSlots;
   static constexpr int kQueries = kSingle ? 1 : kColumns;
@@ -70,6 +70,7 @@ struct StepTraits {
   static constexpr int kWeightSets = kValueDim % (16 * kMs) == 0 ? 1 : kMs;
   static constexpr int kChunks = kKeyDim * kElementBytes / 32;  // of a product's rows, 16 bytes
   static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0 && kWarps * 16 * kMs == kRows);
+  static_assert(kSlots == 16 || kSlots == 32);
   static_assert(kTileProducts == 1 || kMs == 1 || kMs % 2 == 0);
   static_assert(kRows % kValueDim == 0 || kValueDim % kRows == 0);
   static_assert(!kKda || (!kSingle && !kMamba && kHeads == 1));
@@ -91,11 +92,11 @@ struct StepParams {
 // KDA's share of a block's memory.
 template <typename T>
 struct KdaShared {
-  float alpha[2 * kSlots][T::kKeyDim];            // log decays, at position mod 32
-  uint16_t operands[2][kColumns][T::kKeyStride];  // e^{G_t} k_t, e^{G_t} q_t
-  uint16_t fold_keys[2][kSlots][T::kKeyStride];   // e^{G_end - G_j} k_j: fp16, and what it lost
-  float decay[T::kKeyDim];                        // e^{G_end}
-  float scores[2][kColumns][kSlots];              // of keys, of queries
+  float alpha[2 * T::kSlots][T::kKeyDim];           // log decays, at position mod 2 kSlots
+  uint16_t operands[2][kColumns][T::kKeyStride];    // e^{G_t} k_t, e^{G_t} q_t
+  uint16_t fold_keys[2][T::kSlots][T::kKeyStride];  // e^{G_end - G_j} k_j: fp16, and what it lost
+  float decay[T::kKeyDim];                          // e^{G_end}
+  float scores[2][kColumns][T::kSlots];             // of keys, of queries
 };
 // In the place of a member that a kernel does without; each place has an empty type of its own, so
 // that none takes memory.
@@ -110,19 +111,19 @@ struct alignas(128) StepShared {
   uint16_t values[T::kValueRows][T::kValueStride];
   uint16_t queries[T::kQueries][T::kKeyStride];                      // fp16, times a power of two
   uint16_t raw_queries[T::kMamba ? T::kQueries : 1][T::kKeyStride];  // bf16
-  float2 log_decay[T::kHeads][2][kSlots];   // prefix sum of an interval: high and low part
-  float2 gates[T::kHeads][2][kSlots];       // e^{prefix sum}; beta, Mamba-2: dt
-  float fold_weight[T::kHeads][2][kSlots];  // e^{sum to the interval's end}; Mamba-2: times dt
+  float2 log_decay[T::kHeads][2][T::kSlots];   // prefix sum of an interval: high and low part
+  float2 gates[T::kHeads][2][T::kSlots];       // e^{prefix sum}; beta, Mamba-2: dt
+  float fold_weight[T::kHeads][2][T::kSlots];  // e^{sum to the interval's end}; Mamba-2: times dt
   // GDN: the gate itself.
-  [[no_unique_address]] std::conditional_t<T::kMamba, Absent<0>, float[T::kHeads][2][kSlots]>
+  [[no_unique_address]] std::conditional_t<T::kMamba, Absent<0>, float[T::kHeads][2][T::kSlots]>
       log_alpha;
   // Of weigh().
-  [[no_unique_address]] std::conditional_t<T::kShare, uint4[T::kHeads][T::kSingle ? 1 : 2][32],
-                                           Absent<1>> weights;
+  [[no_unique_address]] std::conditional_t<
+      T::kShare, uint4[T::kHeads][T::kSingle ? 1 : 2][T::kGroups][32], Absent<1>> weights;
   float query_scale[T::kQueries];
   [[no_unique_address]] std::conditional_t<T::kKda, KdaShared<T>, Absent<2>> kda;
   float query_sum[T::kQueries], key_sum[T::kQueries];  // int8: sums of the operands
-  [[no_unique_address]] std::conditional_t<T::kInt8, float[T::kRows], Absent<3>> row_scale;
+  [[no_unique_address]] std::conditional_t<T::kInt8, float2[T::kRows / 2], Absent<3>> row_scale;
   uint64_t barrier;
 };
 
@@ -196,7 +197,7 @@ class StepBlock {
 
  private:
   static constexpr uint32_t kFull = 0xffffffffu;
-  static constexpr int kMs = T::kMs;
+  static constexpr int kMs = T::kMs, kSlots = T::kSlots, kGroups = T::kGroups;
 
   __device__ static int warp() { return threadIdx.x / 32; }
   __device__ static int g() { return threadIdx.x % 32 / 4; }
@@ -213,6 +214,9 @@ class StepBlock {
   }
   // Where the rows of the interval at `base` stand.
   __device__ static int interval_row(int base) { return T::kSingle ? 0 : base & (2 * kSlots - 1); }
+  __device__ const uint16_t* slot_key(int base, int slot) const {
+    return s_.keys[T::kSingle && slot == 0 ? key_row(base) : interval_row(base) + slot];
+  }
   __device__ static int product_of(int m) { return warp() * kMs + m; }
   // The block's head that product m of the warp belongs to.
   __device__ static int head_of(int m) {
@@ -289,10 +293,11 @@ class StepBlock {
 
   __device__ void load_state() {
     if (c_ == 0) {
+      constexpr uint32_t kZero = T::kInt8 ? 0x80808080u : 0;
 #pragma unroll 1
       for (int i = 0; i < T::kChunks; ++i) {
 #pragma unroll
-        for (int m = 0; m < kMs; ++m) *chunk(i, m) = make_uint4(0, 0, 0, 0);
+        for (int m = 0; m < kMs; ++m) *chunk(i, m) = make_uint4(kZero, kZero, kZero, kZero);
       }
     } else if (threadIdx.x == 0) {
       barrier_init(&s_.barrier, 1);
@@ -309,13 +314,16 @@ class StepBlock {
 #pragma unroll
       for (int row = threadIdx.x; row < T::kRows; row += T::kThreads) {
         if (c_ == 0) {
-          s_.row_scale[row] = 0;
+          row_scales()[row] = 0;
         } else {
-          copy_4(shared_address(&s_.row_scale[row]), scale + row);
+          copy_4(shared_address(row_scales() + row), scale + row);
         }
       }
     }
   }
+
+  // int8: scales of the block's rows.
+  __device__ float* row_scales() const { return reinterpret_cast<float*>(s_.row_scale); }
 
   // After the block's first barrier.
   __device__ void wait_state() {
@@ -364,15 +372,15 @@ class StepBlock {
   __device__ void copy_rows(uint16_t* to, int stride, const uint8_t* from, uint32_t row_bytes,
                             uint32_t first, int n) const {
     constexpr int kAtOnce = T::kThreads / kPieces;
-    const int piece = threadIdx.x % kPieces;
-    const uint32_t target = shared_address(to) + piece * 16;
+    const int own = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
+    if (T::kThreads % kPieces != 0 && own >= kAtOnce) return;
+    const uint32_t target = shared_address(to) + own * stride * 2 + piece * 16;
+    uint32_t at = (first + own) * row_bytes + piece * 16;
+    const int left = n - own, to_end = static_cast<int>(p_.ring_rows - first) - own;
 #pragma unroll
-    for (int i = 0; i < kSlots; i += kAtOnce) {
-      const int slot = i + threadIdx.x / kPieces;
-      if (slot >= n || slot >= i + kAtOnce) continue;
-      uint32_t r = first + slot;
-      if (r >= p_.ring_rows) r -= p_.ring_rows;
-      copy_16(target + slot * stride * 2, from + (r * row_bytes + piece * 16));
+    for (int i = 0; i < kSlots; i += kAtOnce, at += kAtOnce * row_bytes) {
+      if (i >= left) continue;
+      copy_16(target + i * stride * 2, from + (i >= to_end ? at - p_.ring_rows * row_bytes : at));
     }
   }
 
@@ -420,16 +428,24 @@ class StepBlock {
     for (int i = warp(); i < n * T::kHeads; i += T::kWarps) {
       const int position = i < T::kHeads ? from : to - 1;
       const int head = i % T::kHeads;
-      s_.weights[head][T::kSingle ? 0 : parity(position)][threadIdx.x % 32] =
-          weigh(position & ~(kSlots - 1), head);
+      uint4 weights[kGroups];
+      weigh(position & ~(kSlots - 1), head, weights);
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        s_.weights[head][T::kSingle ? 0 : parity(position)][group][threadIdx.x % 32] =
+            weights[group];
+      }
     }
   }
-  __device__ uint4 weights_of(int m) const {
+  __device__ void weights_of(int m, uint4 weights[kGroups]) const {
     const int head = head_of(set_of(m));
     if constexpr (T::kShare) {
-      return s_.weights[head][T::kSingle ? 0 : parity(base_)][threadIdx.x % 32];
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        weights[group] = s_.weights[head][T::kSingle ? 0 : parity(base_)][group][threadIdx.x % 32];
+      }
     } else {
-      return weigh(base_, head);
+      weigh(base_, head, weights);
     }
   }
 
@@ -438,26 +454,27 @@ class StepBlock {
   static constexpr int kHalfWarps = T::kThreads / 16;
   static constexpr int kVectors =  // of a half-warp in a sub-window
       (2 * (T::kSingle ? 1 : kColumns) + kHalfWarps - 1) / kHalfWarps;
-  // Vector i of the half-warp: a key or a query. A warp has two of a kind, so that it runs what
-  // that kind needs alone; a window of one token has one of each.
+  // Vector i of the half-warp: a key or a query. A warp has two of a kind at a time, so that it
+  // runs what that kind needs alone, and of each kind as many as the others; a window of one token
+  // has one of each.
   __device__ static bool is_key(int i) {
-    return T::kSingle ? threadIdx.x / 16 % 2 == 0 : (warp() + i * T::kWarps) % 2 == 0;
+    return T::kSingle ? threadIdx.x / 16 % 2 == 0 : (warp() + i) % 2 == 0;
   }
   __device__ static int vector_position(int i, int from) {
     return T::kSingle ? from + (threadIdx.x / 16 + i * kHalfWarps) / 2
                       : from + (warp() + i * T::kWarps) / 2 * 2 + threadIdx.x / 16 % 2;
   }
-  static constexpr int kPieceWords = T::kActivation == DType::kBF16 ? 4 : 8;
 
   static constexpr int kAlphas =
       T::kKda ? (kColumns * T::kKeyDim / 4 + T::kThreads - 1) / T::kThreads : 1;
 
   // What a thread needs of a sub-window's activations, raw.
   struct Fetched {
-    uint32_t operand[kVectors][kTurns][kPieceWords];  // of vector i
-    uint32_t value[T::kOwnColumns][kMs];              // v of the lane's columns, two bf16
-    int gate_position;                                // of the lane, where the warp has a head
-    float gate, beta;
+    uint32_t operand[kVectors][kTurns][4];  // of vector i
+    uint32_t value[T::kOwnColumns][kMs];    // v of the lane's columns, two bf16
+    // Of the lane, where the warp has a head: two intervals of 16 slots, or one of 32 and another.
+    int gate_position[kGroups];
+    float gate[kGroups], beta[kGroups];
     float4 alpha[kAlphas];  // KDA: gates, four channels each
   };
 
@@ -485,27 +502,21 @@ class StepBlock {
       for (int turn = 0; turn < kTurns; ++turn) {
         const int piece = turn * 16 + lane;
         if (piece >= kPieces) continue;
-        const auto* source = reinterpret_cast<const uint4*>(
-            static_cast<const uint8_t*>(tokens.data) + (at + piece * 8) * (kPieceWords / 2));
-#pragma unroll
-        for (int word = 0; word < kPieceWords; word += 4) {
-          const uint4 x = source[word / 4];
-          fetched_.operand[i][turn][word] = x.x;
-          fetched_.operand[i][turn][word + 1] = x.y;
-          fetched_.operand[i][turn][word + 2] = x.z;
-          fetched_.operand[i][turn][word + 3] = x.w;
-        }
+        const uint4 x = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(tokens.data) +
+                                                        at + piece * 8);
+        fetched_.operand[i][turn][0] = x.x;
+        fetched_.operand[i][turn][1] = x.y;
+        fetched_.operand[i][turn][2] = x.z;
+        fetched_.operand[i][turn][3] = x.w;
       }
     }
-    if constexpr (T::kActivation == DType::kBF16) {
 #pragma unroll
-      for (int j = 0; j < T::kOwnColumns; ++j) {
-        const int position = T::kSingle ? start_ : from + ((2 * c() + j - from) & (kColumns - 1));
-        if (position < to) {
-          read_rows(static_cast<const uint16_t*>(a_.value.data) +
-                        token_of(position) * a_.value.token_stride + first_row_,
-                    fetched_.value[j]);
-        }
+    for (int j = 0; j < T::kOwnColumns; ++j) {
+      const int position = T::kSingle ? start_ : from + ((2 * c() + j - from) & (kColumns - 1));
+      if (position < to) {
+        read_rows(static_cast<const uint16_t*>(a_.value.data) +
+                      token_of(position) * a_.value.token_stride + first_row_,
+                  fetched_.value[j]);
       }
     }
     if constexpr (T::kKda) {
@@ -513,17 +524,21 @@ class StepBlock {
     } else if (gate_head() < T::kHeads) {
       const int head = first_row_ / T::kValueDim + gate_head();
       const int base = from == start_ ? base_ : (from - 1) & ~(kSlots - 1);
-      const int position = (threadIdx.x % 32 < kSlots ? base : other_base) + threadIdx.x % kSlots;
-      fetched_.gate_position = position;
-      fetched_.gate = fetched_.beta = 0;
-      if (position < start_) {
-        fetched_.gate = *ring_gate(position, head);
-      } else if (position >= from && position < to) {
-        fetched_.gate = static_cast<const float*>(
-            a_.gate.data)[token_of(position) * a_.gate.token_stride + head];
-        if constexpr (!T::kMamba) {
-          fetched_.beta = static_cast<const float*>(
-              a_.beta.data)[token_of(position) * a_.beta.token_stride + head];
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        const int lane = i * 32 + threadIdx.x % 32;
+        const int position = (lane < kSlots ? base : other_base) + lane % kSlots;
+        fetched_.gate_position[i] = position;
+        fetched_.gate[i] = fetched_.beta[i] = 0;
+        if (position < start_) {
+          fetched_.gate[i] = *ring_gate(position, head);
+        } else if (position >= from && position < to) {
+          fetched_.gate[i] = static_cast<const float*>(
+              a_.gate.data)[token_of(position) * a_.gate.token_stride + head];
+          if constexpr (!T::kMamba) {
+            fetched_.beta[i] = static_cast<const float*>(
+                a_.beta.data)[token_of(position) * a_.beta.token_stride + head];
+          }
         }
       }
     }
@@ -555,146 +570,12 @@ class StepBlock {
     }
   }
 
-  // Gates of the two intervals, a lane a slot. Prefix sums in double: the difference of two must
-  // not lose a weak decay beside a strong one.
-  __device__ void prepare_gates(int from, int to, bool to_ring) {
-    if (gate_head() >= T::kHeads) return;
-    const int h = gate_head();
-    const int head = first_row_ / T::kValueDim + h;
-    const int position = fetched_.gate_position;
-    const int slot = slot_of(position), p = parity(position);
-    const float rate = -expf(a_.a_log[head]);
-    float gate = fetched_.gate, beta = 0;
-    if (position >= from && position < to) {
-      const float raw = gate + a_.dt_bias[head];
-      const float soft = raw > 20.0f ? raw : log1pf(expf(raw));
-      gate = T::kMamba ? soft : rate * soft;
-      if constexpr (!T::kMamba) beta = p_.beta_scale / (1.0f + expf(-fetched_.beta));
-      if (to_ring && (T::kHeads > 1 || first_row_ % T::kValueDim == 0)) {
-        *ring_gate(position, head) = gate;
-      }
-    } else if (position >= start_ && position < from) {  // of an earlier sub-window
-      const float2 kept = s_.gates[h][p][slot];
-      gate = kept.y;
-      if constexpr (!T::kMamba) gate = s_.log_alpha[h][p][slot];
-      beta = kept.y;
-    }
-    double sum = T::kMamba ? static_cast<double>(rate) * gate : static_cast<double>(gate);
-#pragma unroll
-    for (int step = 1; step < kSlots; step *= 2) {
-      const double below = __shfl_up_sync(kFull, sum, step, kSlots);
-      if (slot >= step) sum += below;
-    }
-    const double end = __shfl_sync(kFull, sum, kSlots - 1, kSlots);
-    const float high = static_cast<float>(sum);
-    const float weight = expf(static_cast<float>(end - sum));
-    s_.fold_weight[h][p][slot] = T::kMamba ? weight * gate : weight;
-    s_.log_decay[h][p][slot] = make_float2(high, static_cast<float>(sum - high));
-    s_.gates[h][p][slot] = make_float2(expf(high), T::kMamba ? gate : beta);
-    if constexpr (!T::kMamba) s_.log_alpha[h][p][slot] = gate;
-  }
-
   // A piece of a key into its slot, and the ring.
   __device__ void write_key(int position, int piece, uint4 bits, bool to_ring) const {
     *reinterpret_cast<uint4*>(&s_.keys[key_row(position)][piece * 8]) = bits;
     if (to_ring && blockIdx.x == 0) {
       *reinterpret_cast<uint4*>(ring_keys() +
                                 (ring_row(position) * p_.key_row_bytes + piece * 16)) = bits;
-    }
-  }
-
-  // Keys into their slots and the ring, queries into their columns: half a warp a vector. GDN's
-  // keys are normalised and rounded as the ring holds them; Mamba-2's stay as they came. A query
-  // stays so but for a power of two that brings it into fp16's range; its factor is kept in fp32.
-  __device__ void prepare_operands(int from, int to, bool to_ring) {
-    const int lane = threadIdx.x % 16;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int position = vector_position(i, from);
-      if (position >= to) continue;
-      const bool key = is_key(i);
-      if constexpr (T::kMamba) {
-        static_assert(T::kActivation == DType::kBF16);
-        if (key) {
-#pragma unroll
-          for (int turn = 0; turn < kTurns; ++turn) {
-            const int piece = turn * 16 + lane;
-            const uint32_t* raw = fetched_.operand[i][turn];
-            if (piece >= kPieces) continue;
-            write_key(position, piece, make_uint4(raw[0], raw[1], raw[2], raw[3]), to_ring);
-          }
-          continue;
-        }
-      }
-      const int column = T::kSingle ? 0 : position & (kColumns - 1);
-      float x[kTurns][8];
-      float squares = 0;
-#pragma unroll
-      for (int turn = 0; turn < kTurns; ++turn) {
-        const bool valid = turn * 16 + lane < kPieces;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const uint32_t* raw = fetched_.operand[i][turn];
-          float value;
-          if constexpr (T::kActivation == DType::kBF16) {
-            const float2 two = unpack_bf16(raw[e / 2]);
-            value = e % 2 == 0 ? two.x : two.y;
-          } else {
-            value = __uint_as_float(raw[e]);
-          }
-          x[turn][e] = valid ? value : 0.0f;
-          squares = fmaf(x[turn][e], x[turn][e], squares);
-        }
-      }
-      const uint32_t half_warp = threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u;
-#pragma unroll
-      for (int step = 8; step > 0; step /= 2) {
-        squares += __shfl_xor_sync(half_warp, squares, step);
-      }
-      const float inverse = rsqrtf(squares + 1e-6f);
-      // 2^-e with 2^e the norm's power of two: the operand's elements are below two.
-      const float power = exponent_of_two(inverse);
-      const float factor = inverse_of_two(power) *
-                           (T::kMamba ? 1.0f : inverse * rsqrtf(static_cast<float>(T::kKeyDim)));
-      const float multiply = key ? inverse : power;
-#pragma unroll
-      for (int turn = 0; turn < kTurns; ++turn) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) x[turn][e] *= multiply;
-      }
-      float sum = 0;
-#pragma unroll
-      for (int turn = 0; turn < kTurns; ++turn) {
-        const int piece = turn * 16 + lane;
-        if (piece >= kPieces) continue;
-        uint32_t r[4], raw[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float low = x[turn][2 * e], high = x[turn][2 * e + 1];
-          r[e] = pack_half(low, high);
-          raw[e] = pack_bf16(low, high);
-          if constexpr (T::kInt8) {
-            const float2 rounded = unpack_half(r[e]);
-            sum += rounded.x + rounded.y;
-          }
-        }
-        const uint4 bits = make_uint4(r[0], r[1], r[2], r[3]);
-        if (key) {
-          write_key(position, piece, bits, to_ring);
-        } else {
-          *reinterpret_cast<uint4*>(&s_.queries[column][piece * 8]) = bits;
-          if constexpr (T::kMamba) {
-            *reinterpret_cast<uint4*>(&s_.raw_queries[column][piece * 8]) =
-                make_uint4(raw[0], raw[1], raw[2], raw[3]);
-          }
-        }
-      }
-      if constexpr (T::kInt8) {
-#pragma unroll
-        for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(half_warp, sum, step);
-        if (lane == 0) (key ? s_.key_sum : s_.query_sum)[column] = sum;
-      }
-      if (!key && lane == 0) s_.query_scale[column] = factor;
     }
   }
 
@@ -707,6 +588,11 @@ class StepBlock {
   __device__ static float inverse_of_two(float x) {
     return x > 0 ? __uint_as_float(0x7f000000u - __float_as_uint(x)) : INFINITY;
   }
+
+  // ---- step_prepare.cuh
+
+  __device__ void prepare_gates(int from, int to, bool to_ring);
+  __device__ void prepare_operands(int from, int to, bool to_ring);
 
   // ---- step_kda.cuh
 
@@ -723,21 +609,28 @@ class StepBlock {
 
   using Products = float[kMs][T::kMamba ? 1 : 2][4];
 
-  __device__ void scores(int base, float key[2][2], float query[2][2]) const;
-  __device__ uint4 weigh(int base, int head) const;
+  __device__ void scores(int base, float key[2 * kGroups][2], float query[2 * kGroups][2]) const;
+  __device__ void scores(int base, float query[2 * kGroups][2]) const;
+  __device__ void weigh(int base, int head, uint4 weights[kGroups]) const;
+  __device__ void weigh_mamba(int base, int head, uint4 weights[kGroups]) const;
+  __device__ void weigh_delta(int base, int head, uint4 weights[kGroups]) const;
   __device__ void segment(int from, int to);
   __device__ void products(Products d) const;
   __device__ void product_tf32(float (*d)[4], const float x[4], uint32_t key, uint32_t query) const;
-  __device__ void load_slots(int n, uint32_t u[kMs][4]) const;
-  __device__ void substitute(int from, int to, const Products& constant, uint32_t b0, uint32_t b1,
-                             uint32_t u[kMs][4], uint32_t mine[2][kMs]) const;
+  // The interval's ring values as operands: of products, of groups of slots.
+  using SlotValues = uint32_t[kMs][kGroups][4];
+  __device__ void load_slots(int n, SlotValues u) const;
+  __device__ void substitute(int from, int to, const Products& constant,
+                             const uint4 weights[kGroups], SlotValues u,
+                             uint32_t mine[2][kMs]) const;
   template <int kOdd>
-  __device__ void substitute_one(bool own, bool high, const Products& constant, uint32_t b0,
-                                 uint32_t b1, uint32_t u[kMs][4], uint32_t mine[kMs]) const;
+  __device__ void substitute_one(int slot, const Products& constant, const uint4 weights[kGroups],
+                                 SlotValues u, uint32_t mine[kMs]) const;
   __device__ bool watch(const bool valid[2], const uint32_t mine[2][kMs]) const;
-  __device__ void outputs_apart(int from, int to, const uint4 weights[T::kWeightSets],
-                                const uint32_t u[kMs][4], Products d) const;
-  __device__ void add_outputs(float y[4], const uint32_t u[4], uint4 weights) const;
+  __device__ void outputs_apart(int from, int to, const uint4 weights[T::kWeightSets][kGroups],
+                                const SlotValues u, Products d) const;
+  __device__ void add_outputs(float y[4], const uint32_t u[kGroups][4],
+                              const uint4 weights[kGroups]) const;
   __device__ float value_of(int j, int m, int half) const;
   __device__ void write_output(int position, const float y[kMs][2]) const;
 
@@ -749,17 +642,19 @@ class StepBlock {
   static constexpr int kParts = T::kKda || T::kInt8                          ? 1
                                 : T::kMamba && T::kCheckpoint == DType::kF32 ? 3
                                                                              : 2;
-  using FoldOperand = uint32_t[kParts][4];
+  using FoldOperand = uint32_t[kGroups][kParts][4];
+  using WeightedValues = float2[kGroups][4];
 
-  __device__ void weighted_values(int base, int m, float2 weighted[4]) const;
-  __device__ void fold_operand(const float2 weighted[4], const float factor[2],
+  __device__ void weighted_values(int base, int m, WeightedValues weighted) const;
+  __device__ void fold_operand(const WeightedValues weighted, const float factor[2],
                                FoldOperand parts) const;
   __device__ void fold_step(uint32_t keys, int step, const FoldOperand parts, float d[8]) const;
   __device__ void fold_decay(int step, float decay, float x[4]) const;
   template <int kGroup>
   __device__ void fold_group(uint32_t keys, int first, const FoldOperand parts[],
                              const float decay[], uint8_t* slot) const;
-  __device__ void fold_int8(uint32_t keys, int base, int m, float decay, uint8_t* slot);
+  __device__ float interval_decay(int base, int m) const;
+  __device__ void fold_int8(uint32_t keys, int base, int m, uint8_t* slot, float* scales);
 
   __device__ void count_saturated(int n) const {
     if (a_.n_saturated != nullptr && n > 0) {

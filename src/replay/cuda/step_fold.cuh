@@ -5,48 +5,54 @@
 
 namespace replayssm::cuda {
 
-// The weighted ring values of the interval at `base`: rows g (even i) and g+8 (odd) of product m,
-// slots 2c, 2c+1 (i < 2) and 2c+8, 2c+9. KDA's weights are in the keys.
+// The weighted ring values of the interval at `base`, of each group of slots: rows g (even i) and
+// g+8 (odd) of product m, slots 2c, 2c+1 (i < 2) and 2c+8, 2c+9. KDA's weights are in the keys.
 template <typename T>
-__device__ void StepBlock<T>::weighted_values(int base, int m, float2 weighted[4]) const {
-  float weight[4];
-  uint32_t x[4][kMs];
+__device__ void StepBlock<T>::weighted_values(int base, int m, WeightedValues weighted) const {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int slot = 2 * c() + i % 2 + i / 2 * 8;
-    weight[i] = s_.fold_weight[head_of(set_of(m))][parity(base)][slot];
-    const uint16_t* rows = s_.values[interval_row(base) + slot];
-    if constexpr (T::kInt8) {
-      x[i][0] = *reinterpret_cast<const uint32_t*>(rows + lane_row(m));
-    } else {
-      read_rows(rows, x[i]);
+  for (int group = 0; group < kGroups; ++group) {
+    float weight[4];
+    uint32_t x[4][kMs];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int slot = group * 16 + 2 * c() + i % 2 + i / 2 * 8;
+      weight[i] = s_.fold_weight[head_of(set_of(m))][parity(base)][slot];
+      const uint16_t* rows = s_.values[interval_row(base) + slot];
+      if constexpr (T::kInt8) {
+        x[i][0] = *reinterpret_cast<const uint32_t*>(rows + lane_row(m));
+      } else {
+        read_rows(rows, x[i]);
+      }
     }
-  }
-  const int own = T::kInt8 ? 0 : m;
+    const int own = T::kInt8 ? 0 : m;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int first = i / 2 * 2;
-    const uint32_t pair = i % 2 == 0 ? low_halves(x[first][own], x[first + 1][own])
-                                     : high_halves(x[first][own], x[first + 1][own]);
-    weighted[i] = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
-    if constexpr (!T::kKda) {
-      weighted[i].x *= weight[first];
-      weighted[i].y *= weight[first + 1];
+    for (int i = 0; i < 4; ++i) {
+      const int first = i / 2 * 2;
+      const uint32_t pair = i % 2 == 0 ? low_halves(x[first][own], x[first + 1][own])
+                                       : high_halves(x[first][own], x[first + 1][own]);
+      float2& two = weighted[group][i];
+      two = T::kMamba ? unpack_bf16(pair) : unpack_half(pair);
+      if constexpr (!T::kKda) {
+        two.x *= weight[first];
+        two.y *= weight[first + 1];
+      }
     }
   }
 }
 
 // As a sum of 16-bit operands [rows x slots]; factor: of the lane's two rows.
 template <typename T>
-__device__ void StepBlock<T>::fold_operand(const float2 weighted[4], const float factor[2],
+__device__ void StepBlock<T>::fold_operand(const WeightedValues weighted, const float factor[2],
                                            FoldOperand parts) const {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float low = weighted[i].x * factor[i % 2], high = weighted[i].y * factor[i % 2];
+  for (int i = 0; i < 4 * kGroups; ++i) {
+    const float2 two = weighted[i / 4][i % 4];
+    float low = two.x * factor[i % 2], high = two.y * factor[i % 2];
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      parts[part][i] = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
-      const float2 taken = T::kMamba ? unpack_bf16(parts[part][i]) : unpack_half(parts[part][i]);
+      uint32_t& bits = parts[i / 4][part][i % 4];
+      bits = T::kMamba ? pack_bf16(low, high) : pack_half(low, high);
+      const float2 taken = T::kMamba ? unpack_bf16(bits) : unpack_half(bits);
       low -= taken.x;
       high -= taken.y;
     }
@@ -58,35 +64,39 @@ __device__ void StepBlock<T>::fold_operand(const float2 weighted[4], const float
 template <typename T>
 __device__ void StepBlock<T>::fold_step(uint32_t keys, int step, const FoldOperand parts,
                                         float d[8]) const {
-  uint32_t k[4];
-  load_matrices_transposed(k, keys + step * 32);
-  if constexpr (T::kKda) {
-    uint32_t lost[4];
-    load_matrices_transposed(lost, keys + step * 32 + kSlots * T::kKeyStride * 2);
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const uint32_t* a = parts[0];
-      mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
-      mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], lost[2 * n], lost[2 * n + 1]);
-    }
-  } else {
+  for (int group = 0; group < kGroups; ++group) {
+    const uint32_t own = keys + group * 16 * T::kKeyStride * 2 + step * 32;
+    uint32_t k[4];
+    load_matrices_transposed(k, own);
+    if constexpr (T::kKda) {
+      uint32_t lost[4];
+      load_matrices_transposed(lost, own + kSlots * T::kKeyStride * 2);
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      // The smaller parts of three have sums of their own: each product cuts off what it adds to.
-      float small[4] = {};
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const uint32_t* a = parts[part];
-        float* sum = kParts == 3 && part > 0 ? small : d + 4 * n;
-        if constexpr (T::kMamba) {
-          mma_bf16(sum, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
-        } else {
-          mma_f16(sum, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
-        }
+      for (int n = 0; n < 2; ++n) {
+        const uint32_t* a = parts[group][0];
+        mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+        mma_f16(d + 4 * n, a[0], a[1], a[2], a[3], lost[2 * n], lost[2 * n + 1]);
       }
-      if constexpr (kParts == 3) {
+    } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) d[4 * n + e] += small[e];
+      for (int n = 0; n < 2; ++n) {
+        // The smaller parts of three have sums of their own: each product cuts off what it adds to.
+        float small[4] = {};
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          const uint32_t* a = parts[group][part];
+          float* sum = kParts == 3 && part > 0 ? small : d + 4 * n;
+          if constexpr (T::kMamba) {
+            mma_bf16(sum, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+          } else {
+            mma_f16(sum, a[0], a[1], a[2], a[3], k[2 * n], k[2 * n + 1]);
+          }
+        }
+        if constexpr (kParts == 3) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) d[4 * n + e] += small[e];
+        }
       }
     }
   }
@@ -195,85 +205,100 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
            (write_slot_ * a_.checkpoint_slot_stride + int64_t{first_row_} * T::kKeyDim) *
                T::kElementBytes;
   }
-  // int8's products take one copy of the code: four would not fit the instruction cache.
-  constexpr int kGroup = T::kInt8 || kMs % 2 == 1 ? 1 : 2;
-#pragma unroll(T::kInt8 ? 1 : kMs)
-  for (int first = 0; first < kMs; first += kGroup) {
-    FoldOperand parts[kGroup];
-    float decay[kGroup];
+  if constexpr (T::kInt8) {
+    float* scales = nullptr;
+    if (to_slot) scales = a_.scale + write_slot_ * a_.scale_slot_stride + first_row_;
+    // One copy of the code: one a product would not fit the instruction cache.
+#pragma unroll 1
+    for (int m = 0; m < kMs; ++m) fold_int8(keys, base, m, slot, scales);
+  } else {
+    constexpr int kGroup = kMs % 2 == 1 ? 1 : 2;
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      // KDA's is a decay a key channel, kept elsewhere.
-      decay[i] = T::kKda ? 1.0f : s_.gates[head_of(set_of(first + i))][parity(base)][kSlots - 1].x;
-      if constexpr (!T::kInt8) {
-        float2 weighted[4];
+    for (int first = 0; first < kMs; first += kGroup) {
+      FoldOperand parts[kGroup];
+      float decay[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        decay[i] = interval_decay(base, first + i);
+        WeightedValues weighted;
         const float one[2] = {1, 1};
         weighted_values(base, first + i, weighted);
         fold_operand(weighted, one, parts[i]);
       }
-    }
-    if constexpr (T::kInt8) {
-      fold_int8(keys, base, first, decay[0], slot);
-    } else {
       fold_group<kGroup>(keys, first, parts, decay, slot);
     }
   }
 }
 
-// int8 needs a row's largest value before it can round: a product's rows in registers, as fp16 in a
-// unit of the row's own: the old scale with its decay, so that the old bytes are whole numbers, or
-// more where new values are far larger.
+// Of product m's head over the interval; KDA's is one a key channel, kept elsewhere.
 template <typename T>
-__device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float decay,
-                                        uint8_t* slot) {
-  float* const row_scale = &s_.row_scale[lane_row(m)];
-  float unit[2], keep[2];  // keep: units of the old bytes
-  bool plain = true;
-  FoldOperand parts;  // in units: below 129
-  {
-    float2 weighted[4];
-    weighted_values(base, m, weighted);
-    float factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float old = decay * row_scale[half];
-      float most = 0;
-#pragma unroll
-      for (int i = half; i < 4; i += 2) {
-        most = fmaxf(most, fmaxf(fabsf(weighted[i].x), fabsf(weighted[i].y)));
-      }
-#pragma unroll
-      for (int step = 1; step < 4; step *= 2) {
-        most = fmaxf(most, __shfl_xor_sync(kFull, most, step));
-      }
-      unit[half] = fmaxf(old, fmaxf(most * 0x1p-7f, 0x1p-110f));
-      factor[half] = reciprocal(unit[half]);
-      keep[half] = unit[half] == old ? 1.0f : old * factor[half];
-      plain &= unit[half] == old;
-    }
-    fold_operand(weighted, factor, parts);
-  }
-  plain = __all_sync(kFull, plain);
-  // Columns of the unit matrix: a product with it brings bytes, read as the fp16 numbers
-  // 1024 + byte, into fp32 sums.
+__device__ float StepBlock<T>::interval_decay(int base, int m) const {
+  return T::kKda ? 1.0f : s_.gates[head_of(set_of(m))][parity(base)][kSlots - 1].x;
+}
+
+// int8 needs a row's largest value before it can round: a product's rows in registers, as fp16 in a
+// unit of the row's own. That is the old scale with its decay times a power of two, so that the old
+// bytes keep their value over any number of folds.
+template <typename T>
+__device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, uint8_t* slot,
+                                        float* scales) {
+  const int row = lane_row(m), offset = chunk_offset(0, m);
+  constexpr int kChunkBytes = 512 * T::kTileProducts;
+  uint8_t* const chunks = s_.state + offset;
+  float* const row_scale = row_scales() + row;
+  const float decay = interval_decay(base, m);
+  // Columns of the unit matrix: a product with it brings bytes into fp32 sums.
   const uint32_t one = 2 * c() == g() ? 0x3c00u : 2 * c() + 1 == g() ? 0x3c000000u : 0;
   uint32_t x[T::kSteps][4];  // {row g, row g+8} of the step's first eight keys, of its second
-  float largest[2];
+  float unit[2], largest[2], wanted[2];
   for (bool first = true;; first = false) {
-    uint32_t top[2] = {0, 0};
+    FoldOperand parts;  // in units
+    // A byte below one of `above` is an fp16 number: its value in units less `start`.
+    uint32_t above[2];
+    float start[4];
+    {
+      WeightedValues weighted;
+      weighted_values(base, m, weighted);
+      float factor[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float old = decay * row_scale[half];
+        float most = fmaxf(fabsf(weighted[0][half].x), fabsf(weighted[0][half].y));
+#pragma unroll
+        for (int i = half + 2; i < 4 * kGroups; i += 2) {
+          const float2 two = weighted[i / 4][i % 4];
+          most = fmaxf(most, fmaxf(fabsf(two.x), fabsf(two.y)));
+        }
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+          most = fmaxf(most, __shfl_xor_sync(kFull, most, step));
+        }
+        if (first) wanted[half] = fmaxf(most * 0x1p-7f, 0x1p-110f);
+        // Of the old scale at least 2^-5 and at most 2^24: the fp16 numbers of bytes. Old bytes
+        // that are less than that beside new values are nothing.
+        const float ratio = fminf(fmaxf(wanted[half] * reciprocal(old), 0x1p-6f), 0x1p23f);
+        const uint32_t power = (__float_as_uint(ratio) & 0x7f800000u) + 0x00800000u;
+        unit[half] = fmaxf(old * __uint_as_float(power), wanted[half]);
+        factor[half] = reciprocal(unit[half]);
+        above[half] = 0x64646464u - ((power >> 23) - 127u) * 0x04040404u;
+        const float zero = -1152.0f * __uint_as_float(0x7f000000u - power);
+        // NaN where the old scale is not finite. Two of a kind, told apart by the compiler: each
+        // product would copy one register into two.
+        start[2 * half] = fmaf(old, 0.0f, zero);
+        start[2 * half + 1] = fmaf(-old, 0.0f, zero);
+      }
+      fold_operand(weighted, factor, parts);
+    }
+    uint32_t top[2];
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
-      const uint4 raw = *chunk(step / 2, m);
-      const uint32_t first = step % 2 == 0 ? raw.x : raw.z;
-      const uint32_t second = step % 2 == 0 ? raw.y : raw.w;
+      const uint4 raw = *reinterpret_cast<const uint4*>(chunks + step / 2 * kChunkBytes);
+      const uint32_t word[2] = {step % 2 == 0 ? raw.x : raw.z, step % 2 == 0 ? raw.y : raw.w};
       float d[8];
-      unit_product(d, __byte_perm(first, 0x64646464u, 0x4140),
-                   __byte_perm(first, 0x64646464u, 0x4342), one, -1152.0f);
-      unit_product(d + 4, __byte_perm(second, 0x64646464u, 0x4140),
-                   __byte_perm(second, 0x64646464u, 0x4342), one, -1152.0f);
-      if (!plain) {
 #pragma unroll
-        for (int e = 0; e < 8; ++e) d[e] *= keep[e / 2 % 2];
+      for (int n = 0; n < 2; ++n) {
+        unit_product(d + 4 * n, __byte_perm(word[n], above[0], 0x4140),
+                     __byte_perm(word[n], above[1], 0x4342), one, start);
       }
       if constexpr (T::kKda) {
         float keys_decay[4];
@@ -283,56 +308,52 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float de
       }
       fold_step(keys, step, parts, d);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        x[step][i] = pack_half(d[2 * i], d[2 * i + 1]);
-        top[i % 2] = larger(top[i % 2], x[step][i]);
+      for (int i = 0; i < 4; ++i) x[step][i] = pack_half(d[2 * i], d[2 * i + 1]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t both = larger(x[step][half], x[step][2 + half]);
+        top[half] = step == 0 ? both : larger(top[half], both);
       }
     }
+    uint32_t tops = larger(low_halves(top[0], top[1]), high_halves(top[0], top[1]));
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      tops = larger(tops, __shfl_xor_sync(kFull, tops, step));
+    }
+    largest[0] = unpack_half(tops).x;
+    largest[1] = unpack_half(tops).y;
     bool again = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int step = 1; step < 4; step *= 2) {
-        top[half] = larger(top[half], __shfl_xor_sync(kFull, top[half], step));
-      }
-      const float2 two = unpack_half(top[half]);
-      largest[half] = max_nan(two.x, two.y);
       // Mamba-2's keys may be of any size: as often as it takes. The others' are below one, and
       // fp16 operands take one step.
       const bool up = T::kMamba && largest[half] == INFINITY && unit[half] < 0x1p100f;
-      const bool down = largest[half] < 0x1p-8f && unit[half] > 0x1p-100f && (T::kMamba || first);
-      if (up || down) {
-        again = true;
-        constexpr float kStep = T::kMamba ? 0x1p12f : 0x1p8f;
-        const float back = up ? 1.0f / kStep : kStep;
-        unit[half] *= up ? kStep : 1.0f / kStep;
-        keep[half] *= back;
-#pragma unroll
-        for (int i = half; i < 4; i += 2) {
-          const float2 pair = T::kMamba ? unpack_bf16(parts[0][i]) : unpack_half(parts[0][i]);
-          parts[0][i] = T::kMamba ? pack_bf16(pair.x * back, pair.y * back)
-                                  : pack_half(pair.x * back, pair.y * back);
-        }
-      }
+      const bool down = largest[half] < 0x1p-8f && unit[half] > 0x1p-100f &&
+                        (T::kMamba ? above[half] < 0x78787878u : first);
+      if (up || down) again = true;
+      wanted[half] = unit[half] * (up ? 0x1p12f : down ? T::kMamba ? 0x1p-12f : 0x1p-8f : 1.0f);
     }
     if (!__any_sync(kFull, again)) break;
-    plain = false;
   }
   __half2 inverse[2];
+  float scale[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     // As the CPU's: to seventeen bits, so that q * scale is exact in fp32 and the scale of the row
     // so given is the same again; zero below 2^-100; NaN where the row is not finite.
     const bool zero = largest[half] * unit[half] < 0x1p-100f;
-    const float steps = fminf(127.0f * reciprocal(largest[half]), 65504.0f);  // of a unit
-    const __half quanta = __float2half_rn(zero ? 0.0f : largest[half] > 0 ? steps : largest[half]);
+    const float steps = min_nan(127.0f * reciprocal(largest[half]), 65504.0f);  // of a unit
+    const __half quanta = __float2half_rn(zero ? 0.0f : steps);
     const float full = unit[half] * reciprocal(__half2float(quanta));
     const float split = full * 129.0f;
-    const float step = zero ? 0.0f : split - (split - full);
+    scale[half] = zero ? 0.0f : split - (split - full);
     inverse[half] = __half2half2(quanta);
-    if (c() == 0) row_scale[half] = step;
-    if (slot != nullptr && c() == 0) {
-      a_.scale[write_slot_ * a_.scale_slot_stride + first_row_ + lane_row(m) + half] = step;
+  }
+  if (c() == 0) {
+    *reinterpret_cast<float2*>(row_scale) = make_float2(scale[0], scale[1]);
+    if (slot != nullptr) {
+      scales[row] = scale[0];
+      scales[row + 1] = scale[1];
     }
   }
   // 1024 + 128 + q: rounding to nearest even leaves the byte in the low bits.
@@ -347,8 +368,8 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, float de
                             as_bits(__hfma2(as_half2(s[1]), inverse[1], bias)), 0x6420);
     }
     const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
-    *chunk(i, m) = raw;
-    if (slot != nullptr) *reinterpret_cast<uint4*>(slot + chunk_offset(i, m)) = raw;
+    *reinterpret_cast<uint4*>(chunks + i * kChunkBytes) = raw;
+    if (slot != nullptr) *reinterpret_cast<uint4*>(slot + offset + i * kChunkBytes) = raw;
   }
   __syncwarp();  // the rows' new scales
 }

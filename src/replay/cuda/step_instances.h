@@ -1,4 +1,5 @@
-// A kernel of the instance tables: the shape that it serves, and its launches.
+// A kernel of the instance tables, for bf16 activations: the shape that it serves, and its
+// launches.
 #pragma once
 
 #include <span>
@@ -9,7 +10,8 @@ namespace replayssm::cuda {
 
 struct StepInstance {
   Family family;
-  DType checkpoint, activation;
+  DType checkpoint;
+  int interval;  // of the grid: 16 or 32
   int value_dim, key_dim;
   int rows;     // state rows of a block: whole heads of one key head, or a part of one
   bool single;  // serves windows of one token only
@@ -24,5 +26,6 @@ std::span<const StepInstance> gdn_instances();
 std::span<const StepInstance> mamba2_instances();
 std::span<const StepInstance> mamba2_more_instances();
 std::span<const StepInstance> kda_instances();
+std::span<const StepInstance> interval32_instances();
 
 }  // namespace replayssm::cuda

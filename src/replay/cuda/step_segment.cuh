@@ -5,55 +5,77 @@
 
 namespace replayssm::cuda {
 
-// Dots of the columns with the keys of the interval's slots. Lane 4 g + c: column g, slots 2c,
-// 2c+1 ([0]) and 2c+8, 2c+9 ([1]).
+// GDN: dots of the columns with the keys of the interval's slots. Lane 4 g + c: column g, slots
+// 8 j + 2c and 8 j + 2c+1 in [j].
 template <typename T>
-__device__ void StepBlock<T>::scores(int base, float key[2][2], float query[2][2]) const {
+__device__ void StepBlock<T>::scores(int base, float key[2 * kGroups][2],
+                                     float query[2 * kGroups][2]) const {
   const int lane = threadIdx.x % 32;
   const int column = T::kSingle ? 0 : lane % 8, matrix = lane / 8;
-  const int slot = lane / 16 * 8 + lane % 8;
-  const int slot_row = T::kSingle && slot == 0 ? key_row(base) : interval_row(base) + slot;
-  const uint32_t keys = shared_address(&s_.keys[slot_row][matrix % 2 * 8]);
-  float d[2][4] = {};
-  if constexpr (T::kMamba) {
-    const uint32_t columns = shared_address(&s_.raw_queries[column][matrix * 8]);
+  uint32_t keys[kGroups];
 #pragma unroll
-    for (int pair = 0; pair < T::kSteps / 2; ++pair) {
-      uint32_t z[4];
-      load_matrices(z, columns + pair * 64);
+  for (int group = 0; group < kGroups; ++group) {
+    keys[group] =
+        shared_address(slot_key(base, group * 16 + lane / 16 * 8 + lane % 8) + matrix % 2 * 8);
+  }
+  float d[2 * kGroups][4] = {};
+  const uint32_t columns =
+      shared_address(matrix % 2 == 0 ? &s_.keys[key_row(position_of(column))][matrix / 2 * 8]
+                                     : &s_.queries[column][matrix / 2 * 8]);
 #pragma unroll
-      for (int sub = 0; sub < 2; ++sub) {
-        uint32_t k[4];
-        load_matrices(k, keys + (2 * pair + sub) * 32);
+  for (int step = 0; step < T::kSteps; ++step) {
+    uint32_t z[4];  // {keys, queries} of the step's first eight keys, then its second
+    load_matrices(z, columns + step * 32);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          mma_bf16(d[j], z[2 * sub], 0, z[2 * sub + 1], 0, k[2 * j], k[2 * j + 1]);
-        }
-      }
-    }
-  } else {
-    const int position = position_of(column);
-    const uint32_t columns =
-        shared_address(matrix % 2 == 0 ? &s_.keys[key_row(position)][matrix / 2 * 8]
-                                       : &s_.queries[column][matrix / 2 * 8]);
-#pragma unroll
-    for (int step = 0; step < T::kSteps; ++step) {
-      uint32_t z[4], k[4];  // z: {keys, queries} of the step's first eight keys, then its second
-      load_matrices(z, columns + step * 32);
-      load_matrices(k, keys + step * 32);
+    for (int group = 0; group < kGroups; ++group) {
+      uint32_t k[4];
+      load_matrices(k, keys[group] + step * 32);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        mma_f16(d[j], z[0], z[1], z[2], z[3], k[2 * j], k[2 * j + 1]);
+        mma_f16(d[2 * group + j], z[0], z[1], z[2], z[3], k[2 * j], k[2 * j + 1]);
       }
     }
   }
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
+  for (int j = 0; j < 2 * kGroups; ++j) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       key[j][e] = d[j][e];
-      query[j][e] = d[j][T::kMamba ? e : 2 + e];
+      query[j][e] = d[j][2 + e];
     }
+  }
+}
+
+// Mamba-2: of queries alone. Lane 4 g + c: slot 8 j + g, columns 2c and 2c+1 in [j].
+template <typename T>
+__device__ void StepBlock<T>::scores(int base, float query[2 * kGroups][2]) const {
+  const int lane = threadIdx.x % 32;
+  const int column = T::kSingle ? 0 : lane % 8, matrix = lane / 8;
+  const uint32_t columns = shared_address(&s_.raw_queries[column][matrix * 8]);
+  uint32_t keys[kGroups];
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    keys[group] = shared_address(slot_key(base, group * 16 + lane % 16) + matrix / 2 * 8);
+  }
+  float d[kGroups][4] = {};
+#pragma unroll
+  for (int pair = 0; pair < T::kSteps / 2; ++pair) {
+    uint32_t z[4];
+    load_matrices(z, columns + pair * 64);
+#pragma unroll
+    for (int sub = 0; sub < 2; ++sub) {
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        uint32_t k[4];
+        load_matrices(k, keys[group] + (2 * pair + sub) * 32);
+        mma_bf16(d[group], k[0], k[1], k[2], k[3], z[2 * sub], z[2 * sub + 1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 2 * kGroups; ++j) {
+    query[j][0] = d[j / 2][j % 2 * 2];
+    query[j][1] = d[j / 2][j % 2 * 2 + 1];
   }
 }
 
@@ -170,47 +192,53 @@ __device__ void StepBlock<T>::product_tf32(float (*d)[4], const float x[4], uint
 
 // The interval's ring values of the first n slots as operands [rows x slots], zero in the others.
 template <typename T>
-__device__ void StepBlock<T>::load_slots(int n, uint32_t u[kMs][4]) const {
-  uint32_t x[4][kMs];
+__device__ void StepBlock<T>::load_slots(int n, SlotValues u) const {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int slot = 2 * c() + i % 2 + i / 2 * 8;
-
+  for (int group = 0; group < kGroups; ++group) {
+    uint32_t x[4][kMs];
 #pragma unroll
-    for (int m = 0; m < kMs; ++m) x[i][m] = 0;
-    if (slot < n) read_rows(s_.values[interval_row(base_) + slot], x[i]);
-  }
+    for (int i = 0; i < 4; ++i) {
+      const int slot = group * 16 + 2 * c() + i % 2 + i / 2 * 8;
 #pragma unroll
-  for (int m = 0; m < kMs; ++m) {
+      for (int m = 0; m < kMs; ++m) x[i][m] = 0;
+      if (slot < n) read_rows(s_.values[interval_row(base_) + slot], x[i]);
+    }
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      u[m][2 * j] = low_halves(x[2 * j][m], x[2 * j + 1][m]);
-      u[m][2 * j + 1] = high_halves(x[2 * j][m], x[2 * j + 1][m]);
+    for (int m = 0; m < kMs; ++m) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        u[m][group][2 * j] = low_halves(x[2 * j][m], x[2 * j + 1][m]);
+        u[m][group][2 * j + 1] = high_halves(x[2 * j][m], x[2 * j + 1][m]);
+      }
     }
   }
 }
 
-// The u of one token: its column of  constant + B u. own: the lane holds the token's slot; high:
-// that is one of the second eight; kOdd: an odd one.
+// The u of the token in a slot: its column of  constant + B u. kOdd: an odd slot.
 template <typename T>
 template <int kOdd>
-__device__ void StepBlock<T>::substitute_one(bool own, bool high, const Products& constant,
-                                             uint32_t b0, uint32_t b1, uint32_t u[kMs][4],
+__device__ void StepBlock<T>::substitute_one(int slot, const Products& constant,
+                                             const uint4 weights[kGroups], SlotValues u,
                                              uint32_t mine[kMs]) const {
+  const bool own = c() == slot % 8 / 2;  // the lane holds the slot
 #pragma unroll
   for (int m = 0; m < kMs; ++m) {
     constexpr int kColumn = T::kSingle ? 0 : kOdd;
     float d[4] = {constant[m][0][0], constant[m][0][1], constant[m][0][2], constant[m][0][3]};
-    mma_f16(d, u[m][0], u[m][1], u[m][2], u[m][3], b0, b1);
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const uint32_t* a = u[m][group];
+      mma_f16(d, a[0], a[1], a[2], a[3], weights[group].x, weights[group].y);
+    }
     const uint32_t x = pack_half_finite(d[kColumn], d[2 + kColumn]);
     constexpr uint32_t kLow = kOdd ? 0x5410 : 0x3254, kHigh = kOdd ? 0x7610 : 0x3276;
-    if (own && !high) {
-      u[m][0] = __byte_perm(u[m][0], x, kLow);
-      u[m][1] = __byte_perm(u[m][1], x, kHigh);
-    }
-    if (own && high) {
-      u[m][2] = __byte_perm(u[m][2], x, kLow);
-      u[m][3] = __byte_perm(u[m][3], x, kHigh);
+#pragma unroll
+    for (int eight = 0; eight < 2 * kGroups; ++eight) {
+      uint32_t* a = u[m][eight / 2] + eight % 2 * 2;
+      if (own && slot / 8 == eight) {
+        a[0] = __byte_perm(a[0], x, kLow);
+        a[1] = __byte_perm(a[1], x, kHigh);
+      }
     }
     if (T::kSingle || own) mine[m] = x;
   }
@@ -218,24 +246,22 @@ __device__ void StepBlock<T>::substitute_one(bool own, bool high, const Products
 
 // GDN: u of the tokens at [from, to), one after another.
 template <typename T>
-__device__ void StepBlock<T>::substitute(int from, int to, const Products& constant, uint32_t b0,
-                                         uint32_t b1, uint32_t u[kMs][4],
+__device__ void StepBlock<T>::substitute(int from, int to, const Products& constant,
+                                         const uint4 weights[kGroups], SlotValues u,
                                          uint32_t mine[2][kMs]) const {
   if constexpr (T::kSingle) {
     const int slot = slot_of(from);
-    const bool own = c() == slot % 8 / 2, high = slot >= 8;
     if (slot % 2 == 0) {
-      substitute_one<0>(own, high, constant, b0, b1, u, mine[0]);
+      substitute_one<0>(slot, constant, weights, u, mine[0]);
     } else {
-      substitute_one<1>(own, high, constant, b0, b1, u, mine[0]);
+      substitute_one<1>(slot, constant, weights, u, mine[0]);
     }
   } else {
 #pragma unroll 1
     for (int even = from & ~1; even < to; even += 2) {
       const int slot = slot_of(even);
-      const bool own = c() == slot % 8 / 2, high = slot >= 8;
-      if (even >= from) substitute_one<0>(own, high, constant, b0, b1, u, mine[0]);
-      if (even + 1 < to) substitute_one<1>(own, high, constant, b0, b1, u, mine[1]);
+      if (even >= from) substitute_one<0>(slot, constant, weights, u, mine[0]);
+      if (even + 1 < to) substitute_one<1>(slot, constant, weights, u, mine[1]);
     }
   }
 }
@@ -269,8 +295,9 @@ __device__ bool StepBlock<T>::watch(const bool valid[2], const uint32_t mine[2][
 // y <- y + w u by token, each over no slots but those it may see: zero weights do not keep an
 // infinity or NaN of a later draft away. Rare, so slow.
 template <typename T>
-__device__ void StepBlock<T>::outputs_apart(int from, int to, const uint4 weights[T::kWeightSets],
-                                            const uint32_t u[kMs][4], Products d) const {
+__device__ void StepBlock<T>::outputs_apart(int from, int to,
+                                            const uint4 weights[T::kWeightSets][kGroups],
+                                            const SlotValues u, Products d) const {
   constexpr int kQuery = T::kMamba ? 0 : 1;
 #pragma unroll 1
   for (int position = from; position < to; ++position) {
@@ -278,11 +305,12 @@ __device__ void StepBlock<T>::outputs_apart(int from, int to, const uint4 weight
     const int column = T::kSingle ? 0 : position & (kColumns - 1);
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
-      uint32_t seen[4];
+      uint32_t seen[kGroups][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 4 * kGroups; ++i) {
         const int slot = 2 * c() + i / 2 * 8;
-        seen[i] = slot + 1 <= own ? u[m][i] : slot <= own ? u[m][i] & 0xffffu : 0;
+        const uint32_t both = u[m][i / 4][i % 4];
+        seen[i / 4][i % 4] = slot + 1 <= own ? both : slot <= own ? both & 0xffffu : 0;
       }
       float y[4];
 #pragma unroll
@@ -298,96 +326,129 @@ __device__ void StepBlock<T>::outputs_apart(int from, int to, const uint4 weight
 }
 
 template <typename T>
-__device__ void StepBlock<T>::add_outputs(float y[4], const uint32_t u[4], uint4 w) const {
-  if constexpr (T::kMamba) {
-    mma_bf16(y, u[0], u[1], u[2], u[3], w.x, w.y);
-    mma_bf16(y, u[0], u[1], u[2], u[3], w.z, w.w);
-  } else {
-    mma_f16(y, u[0], u[1], u[2], u[3], w.z, w.w);
+__device__ void StepBlock<T>::add_outputs(float y[4], const uint32_t u[kGroups][4],
+                                          const uint4 weights[kGroups]) const {
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const uint32_t* a = u[group];
+    const uint4 w = weights[group];
+    if constexpr (T::kMamba) {
+      mma_bf16(y, a[0], a[1], a[2], a[3], w.x, w.y);
+      mma_bf16(y, a[0], a[1], a[2], a[3], w.z, w.w);
+    } else {
+      mma_f16(y, a[0], a[1], a[2], a[3], w.z, w.w);
+    }
   }
 }
 
 template <typename T>
 __device__ float StepBlock<T>::value_of(int j, int m, int half) const {
-  if constexpr (T::kActivation == DType::kBF16) {
-    const float2 two = unpack_bf16(value_[j][m]);
-    return half == 0 ? two.x : two.y;
-  } else {
-    const int position = position_of(2 * c() + j);
-    if (position >= end_) return 0;
-    return static_cast<const float*>(
-        a_.value.data)[(token_ + (position - start_)) * a_.value.token_stride + first_row_ +
-                       lane_row(m) + half];
-  }
+  const float2 two = unpack_bf16(value_[j][m]);
+  return half == 0 ? two.x : two.y;
 }
 
 template <typename T>
 __device__ void StepBlock<T>::write_output(int position, const float y[kMs][2]) const {
-  const int64_t at = (token_ + (position - start_)) * a_.out.token_stride + first_row_;
-  if constexpr (T::kActivation == DType::kBF16) {
-    uint32_t bits[kMs];
+  uint32_t bits[kMs];
 #pragma unroll
-    for (int m = 0; m < kMs; ++m) bits[m] = pack_bf16(y[m][0], y[m][1]);
-    write_rows(static_cast<uint16_t*>(a_.out.data) + at, bits);
-  } else {
-#pragma unroll
-    for (int m = 0; m < kMs; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        static_cast<float*>(a_.out.data)[at + lane_row(m) + half] = y[m][half];
-      }
-    }
-  }
+  for (int m = 0; m < kMs; ++m) bits[m] = pack_bf16(y[m][0], y[m][1]);
+  write_rows(
+      static_cast<uint16_t*>(a_.out.data) + token_of(position) * a_.out.token_stride + first_row_,
+      bits);
 }
 
 // Scores with their decay, of the interval at `base` and one of the block's heads, as operands
-// [slots x columns]. GDN: of u, of y; Mamba-2: of y, and what 16 bits lost of it.
+// [slots x columns]. GDN and KDA: of u, of y; Mamba-2: of y, and what 16 bits lost of it.
 template <typename T>
-__device__ uint4 StepBlock<T>::weigh(int base, int head) const {
-  float key_score[2][2], query_score[2][2];
+__device__ void StepBlock<T>::weigh(int base, int head, uint4 weights[kGroups]) const {
+  if constexpr (T::kMamba) {
+    weigh_mamba(base, head, weights);
+  } else {
+    weigh_delta(base, head, weights);
+  }
+}
+
+template <typename T>
+__device__ void StepBlock<T>::weigh_mamba(int base, int head, uint4 weights[kGroups]) const {
+  float score[2 * kGroups][2];
+  scores(base, score);
+  const int p = parity(base);
+  float2 own_decay[2];
+  float factor[2];
+  int own[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int column = 2 * c() + e;
+    own[e] = position_of(column) - base;
+    own_decay[e] = s_.log_decay[head][p][slot_of(own[e])];
+    factor[e] = s_.query_scale[T::kSingle ? 0 : column];
+  }
+  uint32_t first[2 * kGroups], second[2 * kGroups];
+#pragma unroll
+  for (int j = 0; j < 2 * kGroups; ++j) {
+    const int slot = 8 * j + g();
+    const float2 decay = s_.log_decay[head][p][slot];
+    const float dt = s_.gates[head][p][slot].y;
+    float w[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      w[e] = exp_fast((own_decay[e].x - decay.x) + (own_decay[e].y - decay.y)) * dt;
+      w[e] = slot <= own[e] ? w[e] * factor[e] * score[j][e] : 0.0f;
+    }
+    const uint32_t bits = pack_bf16(w[0], w[1]);
+    const float2 top = unpack_bf16(bits);
+    first[j] = transposed(bits);
+    second[j] = transposed(pack_bf16(w[0] - top.x, w[1] - top.y));
+  }
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    weights[group] = make_uint4(first[2 * group], first[2 * group + 1], second[2 * group],
+                                second[2 * group + 1]);
+  }
+}
+
+template <typename T>
+__device__ void StepBlock<T>::weigh_delta(int base, int head, uint4 weights[kGroups]) const {
+  float key_score[2 * kGroups][2], query_score[2 * kGroups][2];
   if constexpr (!T::kKda) scores(base, key_score, query_score);
   const int p = parity(base);
   const int own = position_of(g()) - base;
   const float factor = s_.query_scale[T::kSingle ? 0 : g()];
   const float2 own_decay = s_.log_decay[head][p][slot_of(own)];
   const float beta = -s_.gates[head][p][slot_of(own)].y;
-  uint32_t first[2], second[2];
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    float wk[2], wq[2];
+  for (int group = 0; group < kGroups; ++group) {
+    uint32_t first[2], second[2];
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int slot = 2 * c() + e + 8 * j;
-      if constexpr (T::kKda) {
-        wk[e] = slot < own ? beta * s_.kda.scores[0][g()][slot] : 0.0f;
-        wq[e] = slot <= own ? factor * s_.kda.scores[1][g()][slot] : 0.0f;
-        continue;
+    for (int j = 0; j < 2; ++j) {
+      float wk[2], wq[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int slot = group * 16 + 2 * c() + e + 8 * j;
+        if constexpr (T::kKda) {
+          wk[e] = slot < own ? beta * s_.kda.scores[0][g()][slot] : 0.0f;
+          wq[e] = slot <= own ? factor * s_.kda.scores[1][g()][slot] : 0.0f;
+          continue;
+        }
+        const float2 decay = s_.log_decay[head][p][slot];
+        const float w = exp_fast((own_decay.x - decay.x) + (own_decay.y - decay.y));
+        wk[e] = slot < own ? beta * w * key_score[2 * group + j][e] : 0.0f;
+        wq[e] = slot <= own ? w * factor * query_score[2 * group + j][e] : 0.0f;
       }
-      const float2 decay = s_.log_decay[head][p][slot];
-      float w = exp_fast((own_decay.x - decay.x) + (own_decay.y - decay.y));
-      if constexpr (T::kMamba) w *= s_.gates[head][p][slot].y;
-      wk[e] = slot < own ? beta * w * key_score[j][e] : 0.0f;
-      wq[e] = slot <= own ? w * factor * query_score[j][e] : 0.0f;
-    }
-    if constexpr (T::kMamba) {
-      first[j] = pack_bf16(wq[0], wq[1]);
-      const float2 top = unpack_bf16(first[j]);
-      second[j] = pack_bf16(wq[0] - top.x, wq[1] - top.y);
-    } else {
       first[j] = pack_half(wk[0], wk[1]);
       second[j] = pack_half(wq[0], wq[1]);
     }
+    weights[group] = make_uint4(first[0], first[1], second[0], second[1]);
   }
-  return make_uint4(first[0], first[1], second[0], second[1]);
 }
 
 // Positions [from, to) of the interval at base_.
 template <typename T>
 __device__ void StepBlock<T>::segment(int from, int to) {
   const int p = parity(base_);
-  uint4 weights[T::kWeightSets];
+  uint4 weights[T::kWeightSets][kGroups];
 #pragma unroll
-  for (int set = 0; set < T::kWeightSets; ++set) weights[set] = weights_of(set);
+  for (int set = 0; set < T::kWeightSets; ++set) weights_of(set, weights[set]);
   wait_state();
   Products d;
   products(d);
@@ -409,7 +470,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
       for (int half = 0; half < 2; ++half) {
         float& query = d[m][kQuery][2 * half + j];
         float row = 1.0f;
-        if constexpr (T::kInt8) row = s_.row_scale[lane_row(m) + half];
+        if constexpr (T::kInt8) row = row_scales()[lane_row(m) + half];
         const float v = value_of(j, m, half);
         if constexpr (T::kMamba) {
           const float skip = a_.skip[first_row_ / T::kValueDim + head_of(set_of(m))];
@@ -423,23 +484,19 @@ __device__ void StepBlock<T>::segment(int from, int to) {
     }
   }
 
-  uint32_t u[kMs][4];
+  SlotValues u;
   uint32_t mine[2][kMs] = {};
   if constexpr (T::kMamba) {
 #pragma unroll
     for (int j = 0; j < T::kOwnColumns; ++j) {
 #pragma unroll
       for (int m = 0; m < kMs; ++m) {
-        if constexpr (T::kActivation == DType::kBF16) {
-          mine[j][m] = value_[j][m];
-        } else {
-          mine[j][m] = pack_bf16(value_of(j, m, 0), value_of(j, m, 1));
-        }
+        mine[j][m] = value_[j][m];
       }
     }
   } else {
     load_slots(from - base_, u);
-    substitute(from, to, d, weights[0].x, weights[0].y, u, mine);
+    substitute(from, to, d, weights[0], u, mine);
   }
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {

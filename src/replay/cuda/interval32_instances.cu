@@ -1,0 +1,25 @@
+// Grid intervals of 32. One kernel each serves windows of one token too.
+#include "replay/cuda/launch.cuh"
+
+namespace replayssm::cuda {
+namespace {
+
+template <Family kFamily, DType kCheckpoint, int kValueDim, Cut kCut>
+constexpr StepInstance of32() {
+  return instance<kFamily, kCheckpoint, kValueDim, 128, false, kCut, 32>();
+}
+
+constexpr StepInstance kInstances[] = {
+    of32<Family::kGdn, DType::kF32, 128, Cut{128, 1, true, 96}>(),
+    of32<Family::kGdn, DType::kF16, 128, Cut{128, 2, true, 96}>(),
+    of32<Family::kGdn, DType::kI8, 128, Cut{128, 4, false, 128}>(),
+    of32<Family::kMamba2, DType::kF16, 64, Cut{128, 2, false, 96}>(),
+    of32<Family::kMamba2, DType::kI8, 64, Cut{128, 4, false, 128}>(),
+    of32<Family::kKda, DType::kF16, 128, Cut{128, 2, false, 128}>(),
+};
+
+}  // namespace
+
+std::span<const StepInstance> interval32_instances() { return kInstances; }
+
+}  // namespace replayssm::cuda
