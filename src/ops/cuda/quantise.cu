@@ -10,6 +10,13 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr float kLargest = 448.0f;  // of E4M3
 
+// NaN if one is.
+__device__ __forceinline__ float max_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 // What multiplies before rounding to E4M3, and what undoes it.
 __device__ __forceinline__ float quantiser(float most) {
   return most > 0.0f ? __fdiv_rn(kLargest, most) : 1.0f;
@@ -64,7 +71,7 @@ __device__ __forceinline__ void load(float x[8], const Args& args, int64_t row, 
 __device__ __forceinline__ float most_of(const float x[8]) {
   float most = 0.0f;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) most = replayssm::cuda::max_nan(most, fabsf(x[i]));
+  for (int i = 0; i < 8; ++i) most = max_nan(most, fabsf(x[i]));
   return most;
 }
 
@@ -87,16 +94,16 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ 
   for (int64_t d = threadIdx.x * kEight; there && d < args.n_in; d += kThreads * kEight) {
     float x[8];
     load<kOf>(x, args, row, d);
-    most = replayssm::cuda::max_nan(most, most_of(x));
+    most = max_nan(most, most_of(x));
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
-    most = replayssm::cuda::max_nan(most, __shfl_xor_sync(~0u, most, offset));
+    most = max_nan(most, __shfl_xor_sync(~0u, most, offset));
   }
   if (threadIdx.x % 32 == 0) work[threadIdx.x / 32] = most;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) most = replayssm::cuda::max_nan(most, work[w]);
+  for (int w = 0; w < kWarps; ++w) most = max_nan(most, work[w]);
   const float factor = quantiser(most);
   for (int64_t d = threadIdx.x * kEight; d < args.n_in; d += kThreads * kEight) {
     float x[8] = {};
@@ -123,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
   float most = most_of(x);
 #pragma unroll
   for (int offset = 8; offset > 0; offset /= 2) {
-    most = replayssm::cuda::max_nan(most, __shfl_xor_sync(~0u, most, offset));
+    most = max_nan(most, __shfl_xor_sync(~0u, most, offset));
   }
   if (row >= n_rows) return;
   const float factor = quantiser(most);
