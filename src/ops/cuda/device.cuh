@@ -129,6 +129,21 @@ __device__ __forceinline__ float weight_at(const float* weight, bool zero_centre
   return zero_centred ? 1.0f + weight[i] : weight[i];
 }
 
+template <bool kPieces>
+__device__ __forceinline__ void weights_at(float w[8], const float* weight, bool zero_centred,
+                                           int64_t index, int n) {
+  if (weight == nullptr) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) w[i] = 1.0f;
+    return;
+  }
+  load_eight<kPieces>(w, weight, DType::kF32, index, n);
+  if (!zero_centred) return;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) w[i] = 1.0f + w[i];
+}
+inline bool in_pieces(const float* weight) { return reinterpret_cast<uintptr_t>(weight) % 16 == 0; }
+
 inline unsigned blocks_for(int64_t n, int64_t each) {
   return static_cast<unsigned>((n + each - 1) / each);
 }

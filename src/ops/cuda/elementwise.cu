@@ -35,31 +35,41 @@ __device__ float apply(float a, float b, float scale) {
   if constexpr (kOp == Op::kCopy) return scale * a;
 }
 
-template <Op kOp, bool kPieces>
-__global__ void __launch_bounds__(kThreads) element_kernel(const __grid_constant__ Args args) {
+// kHalves: all bf16.
+template <Op kOp, bool kPieces, bool kHalves>
+__global__ void __launch_bounds__(kThreads)
+    element_kernel(const __grid_constant__ Args args, uint32_t count) {
   constexpr bool kTwo = kOp != Op::kRelu2 && kOp != Op::kCopy;
-  const int64_t chunks = (args.dim + kEight - 1) / kEight;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= args.tokens * args.heads * chunks) return;
-  const int64_t d = i % chunks * kEight, row = i / chunks;
-  const int64_t head = row % args.heads, token = row / args.heads;
+  const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const auto chunks = static_cast<uint32_t>((args.dim + kEight - 1) / kEight);
+  const auto heads = static_cast<uint32_t>(args.heads);
+  const uint32_t row = i / chunks, token = row / heads, head = row % heads;
+  const int64_t d = i % chunks * kEight;
   const int n = static_cast<int>(min(kEight, args.dim - d));
+  const DType a_dtype = kHalves ? DType::kBF16 : args.a.dtype;
+  const DType b_dtype = kHalves ? DType::kBF16 : args.b.dtype;
+  const DType y_dtype = kHalves ? DType::kBF16 : args.y.dtype;
   float a[8], b[8] = {}, y[8];
-  load_eight<kPieces>(a, args.a.data, args.a.dtype, args.a.index(token, head, d), n);
-  if constexpr (kTwo) {
-    load_eight<kPieces>(b, args.b.data, args.b.dtype, args.b.index(token, head, d), n);
-  }
+  load_eight<kPieces>(a, args.a.data, a_dtype, args.a.index(token, head, d), n);
+  if constexpr (kTwo) load_eight<kPieces>(b, args.b.data, b_dtype, args.b.index(token, head, d), n);
 #pragma unroll
   for (int j = 0; j < 8; ++j) y[j] = apply<kOp>(a[j], b[j], args.scale);
-  store_eight<kPieces>(y, args.y.data, args.y.dtype, args.y.index(token, head, d), n);
+  store_eight<kPieces>(y, args.y.data, y_dtype, args.y.index(token, head, d), n);
 }
 
 template <Op kOp>
 void launch(const CudaContext& context, const Args& args, bool pieces, const char* name) {
   const int64_t count = args.tokens * args.heads * ((args.dim + kEight - 1) / kEight);
   if (count == 0) return;
-  auto* const kernel = pieces ? element_kernel<kOp, true> : element_kernel<kOp, false>;
-  kernel<<<blocks_for(count, kThreads), kThreads, 0, context.stream()>>>(args);
+  REPLAYSSM_CHECK(count <= INT32_MAX, name, " of ", args.tokens, " rows");
+  const bool halves = pieces && args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16 &&
+                      args.y.dtype == DType::kBF16;
+  auto* const kernel = halves   ? element_kernel<kOp, true, true>
+                       : pieces ? element_kernel<kOp, true, false>
+                                : element_kernel<kOp, false, false>;
+  kernel<<<blocks_for(count, kThreads), kThreads, 0, context.stream()>>>(
+      args, static_cast<uint32_t>(count));
   check_launch(name);
 }
 

@@ -26,25 +26,51 @@ struct RowArgs {
   float eps;
 };
 
-template <bool kPieces, bool kAdd>
+// What a row of so few columns holds stays in registers.
+constexpr int kKept = 2;
+constexpr int64_t kStride = kThreads * kEight;
+
+// kStream: x fp32, in pieces, and at most kKept * kStride columns.
+template <bool kPieces, bool kAdd, bool kStream>
 __global__ void __launch_bounds__(kThreads) row_norm_kernel(const __grid_constant__ RowArgs args) {
   __shared__ float sums[kWarps];
+  const DType x_dtype = kStream ? DType::kF32 : args.x_dtype;
   const int64_t row = blockIdx.x;
   const int64_t from = (args.rows == nullptr ? row : args.rows[row]) * args.x_stride;
+  const int64_t begin = threadIdx.x * kEight;
+  float kept[kKept][8] = {};
   float sum = 0.0f;
-  for (int64_t d = threadIdx.x * kEight; d < args.cols; d += kThreads * kEight) {
+  const auto take = [&](float x[8], int64_t d) {
     const int n = static_cast<int>(min(kEight, args.cols - d));
-    float x[8];
-    load_eight<kPieces>(x, args.x, args.x_dtype, from + d, n);
+    load_eight<kPieces>(x, args.x, x_dtype, from + d, n);
+  };
+  const auto add_up = [&](float x[8], int64_t d) {
     if constexpr (kAdd) {
+      const int n = static_cast<int>(min(kEight, args.cols - d));
       float delta[8];
       load_eight<kPieces>(delta, args.delta, args.delta_dtype, row * args.delta_stride + d, n);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = x[i] + delta[i];
-      store_eight<kPieces>(x, const_cast<void*>(args.x), args.x_dtype, from + d, n);
+      store_eight<kPieces>(x, const_cast<void*>(args.x), x_dtype, from + d, n);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = __fmaf_rn(x[i], x[i], sum);
+  };
+  if constexpr (kStream) {
+#pragma unroll
+    for (int j = 0; j < kKept; ++j) {
+      if (begin + j * kStride < args.cols) take(kept[j], begin + j * kStride);
+    }
+#pragma unroll
+    for (int j = 0; j < kKept; ++j) {
+      if (begin + j * kStride < args.cols) add_up(kept[j], begin + j * kStride);
+    }
+  } else {
+    for (int64_t d = begin; d < args.cols; d += kStride) {
+      float x[8];
+      take(x, d);
+      add_up(x, d);
+    }
   }
   sum = warp_sum(sum);
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
@@ -53,32 +79,47 @@ __global__ void __launch_bounds__(kThreads) row_norm_kernel(const __grid_constan
 #pragma unroll
   for (int w = 1; w < kWarps; ++w) total += sums[w];
   const float factor = inverse_rms(total, args.cols, args.eps);
-  for (int64_t d = threadIdx.x * kEight; d < args.cols; d += kThreads * kEight) {
+  const auto put = [&](float x[8], int64_t d) {
     const int n = static_cast<int>(min(kEight, args.cols - d));
-    float x[8];
-    load_eight<kPieces>(x, args.x, args.x_dtype, from + d, n);
+    float weight[8];
+    weights_at<kPieces>(weight, args.weight, args.zero_centred, d, n);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (kPieces || i < n) {
-        x[i] = x[i] * factor * weight_at(args.weight, args.zero_centred, d + i);
-      }
-    }
+    for (int i = 0; i < 8; ++i) x[i] = x[i] * factor * weight[i];
     store_eight<kPieces>(x, args.y, args.y_dtype, row * args.y_stride + d, n);
+  };
+  if constexpr (kStream) {
+#pragma unroll
+    for (int j = 0; j < kKept; ++j) {
+      if (begin + j * kStride < args.cols) put(kept[j], begin + j * kStride);
+    }
+  } else {
+    for (int64_t d = begin; d < args.cols; d += kStride) {
+      float x[8];
+      take(x, d);
+      put(x, d);
+    }
   }
+}
+
+template <bool kAdd>
+auto row_kernel(const RowArgs& args, bool pieces) {
+  if (pieces && args.x_dtype == DType::kF32 && args.cols <= kKept * kStride) {
+    return row_norm_kernel<true, kAdd, true>;
+  }
+  return pieces ? row_norm_kernel<true, kAdd, false> : row_norm_kernel<false, kAdd, false>;
 }
 
 void launch_rows(const CudaContext& context, const RowArgs& args, int64_t rows, bool pieces,
                  const char* name) {
   if (rows == 0) return;
-  const bool add = args.delta != nullptr;
-  auto* const kernel = pieces
-                           ? (add ? row_norm_kernel<true, true> : row_norm_kernel<true, false>)
-                           : (add ? row_norm_kernel<false, true> : row_norm_kernel<false, false>);
+  pieces = pieces && in_pieces(args.weight);
+  auto* const kernel =
+      args.delta != nullptr ? row_kernel<true>(args, pieces) : row_kernel<false>(args, pieces);
   kernel<<<static_cast<unsigned>(rows), kThreads, 0, context.stream()>>>(args);
   check_launch(name);
 }
 
-// A warp a group; eights go to lanes round robin.
+// So many lanes a group, in which eights go round robin.
 struct GroupArgs {
   const void* y;
   DType y_dtype;
@@ -89,7 +130,8 @@ struct GroupArgs {
   void* out;
   DType out_dtype;
   int64_t out_row, out_group;
-  int64_t rows, groups, size;
+  int64_t rows;
+  int32_t groups, size;
   const float* weight;
   bool zero_centred;
   bool shared_weight;
@@ -97,61 +139,112 @@ struct GroupArgs {
   bool gated, gate_first, normalise, use_sigmoid;
 };
 
-template <bool kPieces>
+// kHalves: all bf16, in pieces. kRounds: eights of a lane, kept in registers; 0: any number, and
+// loaded twice. A block along y takes groups of one row. The lanes beyond the first sixteen would
+// add zeros: 16 lanes have the sums of 32.
+template <bool kPieces, bool kHalves, int kLanes, int kRounds>
 __global__ void __launch_bounds__(kThreads)
     group_norm_kernel(const __grid_constant__ GroupArgs args) {
-  const int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (i >= args.rows * args.groups) return;
-  const int64_t row = i / args.groups, group = i % args.groups;
+  constexpr int kStep = kLanes * static_cast<int>(kEight);
+  const int32_t group =
+      static_cast<int32_t>(blockIdx.y * (kThreads / kLanes) + threadIdx.x / kLanes);
+  if (group >= args.groups) return;
+  const uint32_t mask = kLanes == 32 ? ~0u : 0xffffu << (threadIdx.x & 16);
+  const int64_t row = blockIdx.x;
+  const int32_t size = args.size;
   const int64_t y_from = row * args.y_row + group * args.y_group;
   const int64_t z_from = row * args.z_row + group * args.z_group;
   const int64_t out_from = row * args.out_row + group * args.out_group;
   const float* weight = args.weight;
-  if (weight != nullptr && !args.shared_weight) weight += group * args.size;
-  const int64_t lane = threadIdx.x % 32;
+  if (weight != nullptr && !args.shared_weight) weight += group * int64_t{size};
+  const int32_t lane = static_cast<int32_t>(threadIdx.x % kLanes) * static_cast<int32_t>(kEight);
+  const DType y_dtype = kHalves ? DType::kBF16 : args.y_dtype;
+  const DType z_dtype = kHalves ? DType::kBF16 : args.z_dtype;
+  const DType out_dtype = kHalves ? DType::kBF16 : args.out_dtype;
+  const auto count = [&](int32_t d) { return min(static_cast<int32_t>(kEight), size - d); };
 
-  const auto load = [&](float value[8], float gate[8], int64_t d, int n) {
-    load_eight<kPieces>(value, args.y, args.y_dtype, y_from + d, n);
-    if (!args.gated) return;
-    load_eight<kPieces>(gate, args.z, args.z_dtype, z_from + d, n);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) gate[j] = args.use_sigmoid ? sigmoid(gate[j]) : silu(gate[j]);
-    if (args.gate_first) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) value[j] *= gate[j];
-    }
+  const auto take = [&](float value[8], float gate[8], int32_t d) {
+    load_eight<kPieces>(value, args.y, y_dtype, y_from + d, count(d));
+    if (args.gated) load_eight<kPieces>(gate, args.z, z_dtype, z_from + d, count(d));
   };
-  float factor = 1.0f;
-  if (args.normalise) {
-    float sum = 0.0f;
-    for (int64_t d = lane * kEight; d < args.size; d += 32 * kEight) {
-      float value[8], gate[8];
-      load(value, gate, d, static_cast<int>(min(kEight, args.size - d)));
+  const auto apply_gate = [&](float value[8], const float gate[8]) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) sum = __fmaf_rn(value[j], value[j], sum);
+    for (int j = 0; j < 8; ++j) value[j] *= args.use_sigmoid ? sigmoid(gate[j]) : silu(gate[j]);
+  };
+  const auto put = [&](float value[8], const float gate[8], int32_t d, float factor) {
+    if (args.normalise) {
+      float w[8];
+      weights_at<kPieces>(w, weight, args.zero_centred, d, count(d));
+#pragma unroll
+      for (int j = 0; j < 8; ++j) value[j] = value[j] * factor * w[j];
     }
-    factor = inverse_rms(warp_sum(sum), args.size, args.eps);
-  }
-  for (int64_t d = lane * kEight; d < args.size; d += 32 * kEight) {
-    const int n = static_cast<int>(min(kEight, args.size - d));
+    if (args.gated && !args.gate_first) apply_gate(value, gate);
+    store_eight<kPieces>(value, args.out, out_dtype, out_from + d, count(d));
+  };
+  const auto factor_of = [&](float sum) {
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      sum += __shfl_xor_sync(mask, sum, offset);
+    }
+    return inverse_rms(sum, size, args.eps);
+  };
+  float sum = 0.0f;
+  const auto add_up = [&](const float value[8]) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum = __fmaf_rn(value[j], value[j], sum);
+  };
+
+  if constexpr (kRounds > 0) {
+    float value[kRounds][8] = {}, gate[kRounds][8] = {};
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      if (lane + i * kStep < size) take(value[i], gate[i], lane + i * kStep);
+    }
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      if (args.gated && args.gate_first) apply_gate(value[i], gate[i]);
+      add_up(value[i]);
+    }
+    const float factor = args.normalise ? factor_of(sum) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      if (lane + i * kStep < size) put(value[i], gate[i], lane + i * kStep, factor);
+    }
+  } else {
     float value[8], gate[8];
-    load(value, gate, d, n);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (args.normalise && (kPieces || j < n)) {
-        value[j] = value[j] * factor * weight_at(weight, args.zero_centred, d + j);
-      }
-      if (args.gated && !args.gate_first) value[j] *= gate[j];
+    for (int32_t d = lane; args.normalise && d < size; d += kStep) {
+      take(value, gate, d);
+      if (args.gated && args.gate_first) apply_gate(value, gate);
+      add_up(value);
     }
-    store_eight<kPieces>(value, args.out, args.out_dtype, out_from + d, n);
+    const float factor = args.normalise ? factor_of(sum) : 1.0f;
+    for (int32_t d = lane; d < size; d += kStep) {
+      take(value, gate, d);
+      if (args.gated && args.gate_first) apply_gate(value, gate);
+      put(value, gate, d, factor);
+    }
   }
 }
 
 void launch_groups(const CudaContext& context, const GroupArgs& args, bool pieces,
                    const char* name) {
   if (args.rows * args.groups == 0) return;
-  auto* const kernel = pieces ? group_norm_kernel<true> : group_norm_kernel<false>;
-  kernel<<<blocks_for(args.rows * args.groups, kWarps), kThreads, 0, context.stream()>>>(args);
+  pieces = pieces && in_pieces(args.weight);
+  const bool halves = pieces && args.y_dtype == DType::kBF16 && args.out_dtype == DType::kBF16 &&
+                      (!args.gated || args.z_dtype == DType::kBF16);
+  auto* kernel =
+      pieces ? group_norm_kernel<true, false, 32, 0> : group_norm_kernel<false, false, 32, 0>;
+  int32_t lanes = 32;
+  if (halves && args.size <= 16 * kEight) {
+    lanes = 16;
+    kernel = group_norm_kernel<true, true, 16, 1>;
+  } else if (halves && args.size <= 2 * 32 * kEight) {
+    kernel = group_norm_kernel<true, true, 32, 2>;
+  } else if (halves && args.size <= 4 * 32 * kEight) {
+    kernel = group_norm_kernel<true, true, 32, 4>;
+  }
+  const dim3 grid(static_cast<unsigned>(args.rows), blocks_for(args.groups, kThreads / lanes));
+  kernel<<<grid, kThreads, 0, context.stream()>>>(args);
   check_launch(name);
 }
 
@@ -193,8 +286,8 @@ void head_norm(const CudaContext& context, Heads x, NormWeight weight, float eps
   args.y_row = args.out_row = x.token_stride;
   args.y_group = args.out_group = x.head_stride;
   args.rows = x.tokens;
-  args.groups = x.heads;
-  args.size = x.dim;
+  args.groups = static_cast<int32_t>(x.heads);
+  args.size = static_cast<int32_t>(x.dim);
   args.weight = weight.data;
   args.zero_centred = weight.zero_centred;
   args.shared_weight = true;
@@ -218,8 +311,8 @@ void gated_norm(const CudaContext& context, const GatedNorm& norm, ConstMatrix y
   args.out = out.data, args.out_dtype = out.dtype, args.out_row = out.stride;
   args.y_group = args.z_group = args.out_group = size;
   args.rows = y.rows;
-  args.groups = y.cols / size;
-  args.size = size;
+  args.groups = static_cast<int32_t>(y.cols / size);
+  args.size = static_cast<int32_t>(size);
   args.weight = norm.weight.data;
   args.zero_centred = norm.weight.zero_centred;
   args.shared_weight = norm.shared_weight;

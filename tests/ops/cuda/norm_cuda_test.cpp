@@ -151,5 +151,34 @@ TEST(NormCuda, GatedMatchesReference) {
   }
 }
 
+// Rows in pieces take kernels of their own, by the size of a group.
+TEST(NormCuda, GatedHalvesMatchReferenceAndHaveTheBitsOfOddPlaces) {
+  const Device device;
+  for (const GateOrder order :
+       {GateOrder::kGateThenNorm, GateOrder::kNormThenGate, GateOrder::kGateOnly}) {
+    for (const int64_t size : {8, 64, 128, 136, 512, 960, 1032}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "order " << static_cast<int>(order) << " group " << size);
+      const int64_t cols = 19 * size;
+      const std::vector<float> w = random_weights(cols, 5);
+      const DeviceBuffer dw(w);
+      const GatedNorm norm{order, GateFunction::kSilu, size, {w.data(), false}, false, 1e-5f};
+      GatedNorm dnorm = norm;
+      dnorm.weight = on_device(dw, false);
+      Tensor y(DType::kBF16, 7, cols), z(DType::kBF16, 7, cols);
+      y.fill(1);
+      z.fill(2, 3.0f);
+      std::vector<Tensor> got;
+      for (const Place place : kPlaces) {
+        const DeviceTensor dy(y, place), dz(z, place);
+        gated_norm(device.context(), dnorm, dy.matrix(), dz.matrix(), dy.matrix());
+        got.push_back(dy.get());
+      }
+      EXPECT_LT(nmse(got[0], ref::gated_norm(norm, y.matrix(), z.matrix())), bound(DType::kBF16));
+      expect_same(got[0], got[1]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace replayssm::ops::cuda
