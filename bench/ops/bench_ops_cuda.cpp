@@ -1,4 +1,4 @@
-// Times the dense CUDA ops at the shapes of Qwen3.5-4B and Nemotron-3-Nano-4B: graph replays over
+// Times the dense CUDA ops at the shapes of Qwen3.5 and Nemotron-3-Nano: graph replays over
 // operands that rotate past the caches, beside the floor (bytes that must be read or written over
 // the bandwidth, flops over the rate).
 #include <cstdio>
@@ -14,6 +14,7 @@
 #include "ops/cuda/linear_cuda.h"
 #include "ops/cuda/moe_cuda.h"
 #include "ops/cuda/norm_cuda.h"
+#include "ops/cuda/quantise_cuda.h"
 #include "ops/cuda/sample_cuda.h"
 
 namespace replayssm::bench {
@@ -54,6 +55,7 @@ class Bench {
   void attentions();
   void experts();
   void rows();
+  void mixtures();
 
  private:
   uint16_t* halves(int64_t n) { return arena_.take<uint16_t>(n, values_); }
@@ -358,6 +360,122 @@ void Bench::rows() {
   }
 }
 
+// What stands round the experts' products: norms, the router, sorting, spreading, activations,
+// sums.
+struct MixtureShape {
+  const char* name;
+  ops::RouterScore score;
+  int32_t n_experts, top_k;
+  int64_t hidden, ff;
+  bool gated;
+  ops::cuda::WeightType type;
+  int64_t inner, group;  // of the recurrent layers' gated norm
+};
+constexpr MixtureShape kMixtures[] = {
+    {"qwen3.5-35b", ops::RouterScore::kSoftmax, 256, 8, 2048, 512, true,
+     ops::cuda::WeightType::kFp8Block, 4096, 128},
+    {"nano-30b", ops::RouterScore::kSigmoid, 128, 6, 2688, 1856, false,
+     ops::cuda::WeightType::kFp8Row, 4096, 512},
+    {"nano-4b (dense)", ops::RouterScore::kSoftmax, 8, 2, 3136, 12544, false,
+     ops::cuda::WeightType::kFp8Row, 7680, 960},
+};
+
+void Bench::mixtures() {
+  namespace dev = ops::cuda;
+  for (const MixtureShape& shape : kMixtures) {
+    for (const int64_t rows : {256, 1024}) {
+      reset();
+      const CudaContext context(stream_, workspace_, dev::Mode::kFast);
+      const int64_t chosen = rows * shape.top_k, wide = (shape.gated ? 2 : 1) * shape.ff;
+      const auto n = static_cast<double>(rows), m = static_cast<double>(chosen);
+      const auto hidden = static_cast<double>(shape.hidden), ff = static_cast<double>(shape.ff);
+      std::mt19937 random(2);
+      std::normal_distribution<float> normal(0.0f, 1.0f);
+      std::vector<float> values(size_t{1} << 18);
+      for (float& x : values) x = normal(random);
+      const auto floats = [&](int64_t count) { return arena_.take<float>(count, values); };
+      const auto matrix = [](const void* data, DType dtype, int64_t r, int64_t c) {
+        return ops::Matrix{const_cast<void*>(data), dtype, r, c, c};
+      };
+      const ops::NormWeight weight{floats(shape.inner), false};
+      const ops::Matrix stream =
+          matrix(floats(rows * shape.hidden), DType::kF32, rows, shape.hidden);
+      const ops::Matrix normed =
+          matrix(halves(rows * shape.hidden), DType::kBF16, rows, shape.hidden);
+      const auto show = [&](const char* what, double bytes,
+                            const std::function<void(int)>& launch) {
+        print(concat(shape.name, " ", what, ", ", rows, " rows"), time_us(20, launch), bytes, 0);
+      };
+      show("norm", n * hidden * 6,
+           [&](int) { dev::rms_norm(context, stream, weight, 1e-6f, normed); });
+      const bool groups = shape.gated;
+      const ops::GatedNorm norm{
+          groups ? ops::GateOrder::kNormThenGate : ops::GateOrder::kGateThenNorm,
+          ops::GateFunction::kSilu,
+          shape.group,
+          weight,
+          groups,
+          1e-6f};
+      const ops::Matrix z = matrix(halves(rows * shape.inner), DType::kBF16, rows, shape.inner);
+      const ops::Matrix y = matrix(halves(rows * shape.inner), DType::kBF16, rows, shape.inner);
+      show("gated norm", n * static_cast<double>(shape.inner) * 6,
+           [&](int) { dev::gated_norm(context, norm, y, z, y); });
+      ops::Router router;
+      router.score = shape.score;
+      router.n_experts = shape.n_experts;
+      router.top_k = shape.top_k;
+      router.renormalise = true;
+      const ops::ConstMatrix logits =
+          matrix(floats(rows * shape.n_experts), DType::kF32, rows, shape.n_experts);
+      auto* const experts = static_cast<int32_t*>(arena_.take(chosen * 4));
+      auto* const weights = static_cast<float*>(arena_.take(chosen * 4));
+      auto* const row = static_cast<int32_t*>(arena_.take(chosen * 4));
+      auto* const first = static_cast<int32_t*>(arena_.take((shape.n_experts + 1) * 4));
+      show("route", n * shape.n_experts * 4 + m * 8,
+           [&](int) { dev::route(context, router, logits, experts, weights); });
+      show("sort", m * 8, [&](int) {
+        dev::sort_by_expert(context, experts, rows, shape.top_k, shape.n_experts, first, row);
+      });
+      const auto spread = dev::quantised_at(arena_.take(dev::quantised_bytes(chosen, shape.hidden)),
+                                            chosen, shape.hidden);
+      show("quantise and spread", n * hidden * 2 + m * hidden, [&](int) {
+        dev::quantise_spread(context, shape.type, normed, row, shape.top_k, spread);
+      });
+      show("quantise", n * hidden * 3, [&](int) {
+        dev::quantise(context, shape.type, normed,
+                      dev::quantised_at(spread.data, rows, shape.hidden));
+      });
+      const ops::Matrix inner = matrix(halves(chosen * wide), DType::kBF16, chosen, wide);
+      const auto active =
+          dev::quantised_at(arena_.take(dev::quantised_bytes(chosen, shape.ff)), chosen, shape.ff);
+      show("activate and quantise", m * (static_cast<double>(wide) * 2 + ff), [&](int) {
+        if (shape.gated) {
+          dev::quantise_silu_mul(context, shape.type, inner.slice_cols(0, shape.ff),
+                                 inner.slice_cols(shape.ff, shape.ff), active);
+        } else {
+          dev::quantise_relu2(context, shape.type, inner, active);
+        }
+      });
+      const ops::Matrix some = matrix(halves(rows * shape.ff), DType::kBF16, rows, shape.ff);
+      show("activate", n * (static_cast<double>(wide) * 2 + 2 * ff), [&](int) {
+        if (shape.gated) {
+          dev::silu_mul(context, inner.slice_rows(0, rows).slice_cols(0, shape.ff),
+                        inner.slice_rows(0, rows).slice_cols(shape.ff, shape.ff), some);
+        } else {
+          dev::relu2(context, inner.slice_rows(0, rows), some);
+        }
+      });
+      const ops::Matrix out =
+          matrix(floats(chosen * shape.hidden), DType::kF32, chosen, shape.hidden);
+      const ops::ConstMatrix shared =
+          matrix(floats(rows * shape.hidden), DType::kF32, rows, shape.hidden);
+      show("sum", m * hidden * 4 + n * hidden * 12, [&](int) {
+        dev::sum_rows(context, out, row, weights, shape.top_k, stream, true, {shared, {}});
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace replayssm::bench
 
@@ -374,6 +492,7 @@ int main(int argc, char** argv) {
     if (part == "all" || part == "fp8-rows") bench.linears(Mode::kFast, WeightType::kFp8Row);
     if (part == "all" || part == "experts") bench.experts();
     if (part == "all" || part == "rows") bench.rows();
+    if (part == "all" || part == "mixtures") bench.mixtures();
   } catch (const replayssm::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

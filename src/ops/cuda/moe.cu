@@ -1,5 +1,3 @@
-#include <type_traits>
-
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/moe_cuda.h"
 
@@ -46,6 +44,35 @@ __device__ Choice best_after(const double* values, int32_t first, int32_t end, C
 }
 __device__ Choice before_all() { return {static_cast<double>(INFINITY), -1}; }
 
+// Doubles as integers of the same order; equal ones have one key, and none has key 0.
+__device__ __forceinline__ uint64_t key_of(double x) {
+  const auto bits = static_cast<uint64_t>(__double_as_longlong(x + 0.0));  // -0 becomes 0
+  return bits >> 63 != 0 ? ~bits : bits | uint64_t{1} << 63;
+}
+
+struct Key {
+  uint64_t key;
+  int32_t index;
+};
+// The largest of keys[lane], keys[lane + 32], ..., the first on a tie.
+__device__ __forceinline__ Key best_key(const uint64_t* keys, int32_t n) {
+  Key best = {0, kNone};
+#pragma unroll 8
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += 32) {
+    const uint64_t here = keys[i];
+    if (here > best.key) best = {here, i};
+  }
+  return best;
+}
+// The index of the largest key of a warp, the lower one on a tie.
+__device__ __forceinline__ int32_t warp_best(Key x) {
+  const auto high = static_cast<uint32_t>(x.key >> 32), low = static_cast<uint32_t>(x.key);
+  const bool first = high == __reduce_max_sync(~0u, high);
+  const uint32_t most = __reduce_max_sync(~0u, first ? low : 0);
+  const bool second = first && low == most;
+  return __reduce_min_sync(~0u, second ? x.index : kNone);
+}
+
 struct RouteArgs {
   Router router;
   const float* logits;
@@ -58,6 +85,7 @@ struct RouteArgs {
 // [top_k].
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteArgs args) {
   extern __shared__ double values[];
+  auto* const keys = reinterpret_cast<uint64_t*>(values);  // each lane's own, at last
   const Router& router = args.router;
   const int lane = static_cast<int>(threadIdx.x), n = router.n_experts;
   double* const sums = values + n;
@@ -97,10 +125,15 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     }
     __syncwarp();
   }
-  Choice last = before_all();
+  for (int e = lane; e < n; e += 32) keys[e] = key_of(values[e]);
+  Key mine = best_key(keys, n);
   for (int i = 0; i < router.top_k; ++i) {
-    last = best_after(values, 0, n, last);
-    if (lane == 0) chosen[i] = last.index;
+    const int32_t best = warp_best(mine);
+    if (best % 32 == lane) {
+      chosen[i] = best;
+      keys[best] = 0;
+      mine = best_key(keys, n);
+    }
   }
   __syncwarp();
   const double top = static_cast<double>(logits[chosen[0]]);
@@ -126,28 +159,56 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
   }
 }
 
-// A warp an expert: it counts the choices of lower experts, then numbers its own in order.
+// A warp an expert: a block counts all choices, then a warp numbers those of its expert in order.
 __global__ void __launch_bounds__(kThreads)
     sort_kernel(const int32_t* __restrict__ experts, int64_t n, int32_t n_experts,
                 int32_t* __restrict__ first, int32_t* __restrict__ row) {
+  __shared__ int32_t count[kMaxExperts];
+  for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n_experts; e += kThreads) count[e] = 0;
+  __syncthreads();
+  const auto* const fours = reinterpret_cast<const int4*>(experts);
+  const int64_t n_fours = n / 4;
+#pragma unroll 8
+  for (int64_t i = threadIdx.x; i < n_fours; i += kThreads) {
+    const int4 four = fours[i];
+    atomicAdd(&count[four.x], 1);
+    atomicAdd(&count[four.y], 1);
+    atomicAdd(&count[four.z], 1);
+    atomicAdd(&count[four.w], 1);
+  }
+  if (const int64_t i = 4 * n_fours + threadIdx.x; i < n) atomicAdd(&count[experts[i]], 1);
+  __syncthreads();
   const int32_t e =
       static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int32_t>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (e > n_experts) return;
   int32_t at = 0;
-#pragma unroll 8
-  for (int64_t i = lane; i < n; i += 32) at += experts[i] < e ? 1 : 0;
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) at += __shfl_xor_sync(~0u, at, offset);
+  for (int32_t other = lane; other < e; other += 32) at += count[other];
+  at = __reduce_add_sync(~0u, at);
   if (lane == 0) first[e] = at;
-  if (e == n_experts) return;
-#pragma unroll 8
-  for (int64_t i = lane; i - lane < n; i += 32) {
-    const bool mine = i < n && experts[i] == e;
-    const uint32_t all = __ballot_sync(~0u, mine);
-    if (mine) row[i] = at + __popc(all & ((1u << lane) - 1));
-    at += __popc(all);
+  if (e == n_experts || count[e] == 0) return;
+  const uint32_t before = (1u << lane) - 1;
+#pragma unroll 4
+  for (int64_t i = lane; i - lane < n_fours; i += 32) {
+    const int4 four = i < n_fours ? fours[i] : make_int4(-1, -1, -1, -1);
+    const int32_t mine[4] = {four.x, four.y, four.z, four.w};
+    if (!__any_sync(~0u, four.x == e || four.y == e || four.z == e || four.w == e)) continue;
+    int32_t to = at;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t all = __ballot_sync(~0u, mine[j] == e);
+      to += __popc(all & before);
+      at += __popc(all);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (mine[j] == e) row[4 * i + j] = to++;
+    }
   }
+  const int64_t i = 4 * n_fours + lane;
+  const bool mine = i < n && experts[i] == e;
+  const uint32_t all = __ballot_sync(~0u, mine);
+  if (mine) row[i] = at + __popc(all & before);
 }
 
 struct RowsArgs {
@@ -162,6 +223,7 @@ struct RowsArgs {
   int64_t rows, cols;
   bool accumulate;
   SharedOutput shared;
+  NormedOutput then;
 };
 
 // Sixteen bytes a thread.
@@ -173,41 +235,68 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
   (static_cast<uint4*>(args.y) + args.row[r] * args.y_stride)[c] = x[c];
 }
 
-// Columns [c, c + kN) a thread; kN 4: in 16-byte pieces.
-template <int kN>
+constexpr int kTogether = 4;  // experts whose loads are under way at once
+
+// A block a token; eights of columns go to threads round robin, as a row's norm has them.
+template <bool kPieces>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ RowsArgs args) {
-  using Piece = std::conditional_t<kN == 4, float4, float>;
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, pieces = args.cols / kN;
-  if (i >= args.rows * pieces) return;
-  const int64_t t = i / pieces, c = i % pieces * kN;
+  __shared__ float sums[kWarps];
+  const int64_t t = blockIdx.x;
   const auto* const x = static_cast<const float*>(args.x);
-  float sum[kN] = {};
-  for (int32_t k = 0; k < args.top_k; ++k) {
-    const int64_t choice = t * args.top_k + k;
-    const float weight = args.weights[choice];
-    const Piece piece = *reinterpret_cast<const Piece*>(x + args.row[choice] * args.x_stride + c);
-    const auto* const values = reinterpret_cast<const float*>(&piece);
-#pragma unroll
-    for (int j = 0; j < kN; ++j) sum[j] = __fmaf_rn(weight, values[j], sum[j]);
-  }
-  auto* const y = reinterpret_cast<Piece*>(static_cast<float*>(args.y) + t * args.y_stride + c);
-  Piece piece = args.accumulate ? *y : Piece{};
-  auto* const values = reinterpret_cast<float*>(&piece);
-#pragma unroll
-  for (int j = 0; j < kN; ++j) values[j] = args.accumulate ? values[j] + sum[j] : sum[j];
-  if (args.shared.x.data != nullptr) {
-    const ConstMatrix gate = args.shared.gate;
-    const float factor = gate.data == nullptr
-                             ? 1.0f
-                             : sigmoid(static_cast<const float*>(gate.data)[t * gate.stride]);
-    const Piece other = *reinterpret_cast<const Piece*>(
-        static_cast<const float*>(args.shared.x.data) + t * args.shared.x.stride + c);
-#pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      values[j] = __fmaf_rn(factor, reinterpret_cast<const float*>(&other)[j], values[j]);
+  const int32_t* const row = args.row + t * args.top_k;
+  const float* const weights = args.weights + t * args.top_k;
+  const ConstMatrix shared = args.shared.x, gate = args.shared.gate;
+  float factor = 1.0f;
+  if (gate.data != nullptr) factor = sigmoid(static_cast<const float*>(gate.data)[t * gate.stride]);
+  float squares = 0.0f;
+  for (int64_t c = threadIdx.x * kEight; c < args.cols; c += kThreads * kEight) {
+    const int n = static_cast<int>(min(kEight, args.cols - c));
+    float other[8], y[8], sum[8] = {};
+    if (args.accumulate) load_eight<kPieces>(y, args.y, DType::kF32, t * args.y_stride + c, n);
+    if (shared.data != nullptr) {
+      load_eight<kPieces>(other, shared.data, DType::kF32, t * shared.stride + c, n);
     }
+    for (int32_t first = 0; first < args.top_k; first += kTogether) {
+      float value[kTogether][8], weight[kTogether];
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        if (first + k >= args.top_k) continue;
+        weight[k] = weights[first + k];
+        load_eight<kPieces>(value[k], x, DType::kF32, row[first + k] * args.x_stride + c, n);
+      }
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        if (first + k >= args.top_k) continue;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum[j] = __fmaf_rn(weight[k], value[k][j], sum[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (args.accumulate) sum[j] = y[j] + sum[j];
+      if (shared.data != nullptr) sum[j] = __fmaf_rn(factor, other[j], sum[j]);
+      squares = __fmaf_rn(sum[j], sum[j], squares);
+    }
+    store_eight<kPieces>(sum, args.y, DType::kF32, t * args.y_stride + c, n);
   }
-  *y = piece;
+  const NormedOutput& then = args.then;
+  if (then.y.data == nullptr) return;
+  squares = warp_sum(squares);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
+  __syncthreads();
+  float total = sums[0];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) total += sums[w];
+  const float inverse = inverse_rms(total, args.cols, then.eps);
+  for (int64_t c = threadIdx.x * kEight; c < args.cols; c += kThreads * kEight) {
+    const int n = static_cast<int>(min(kEight, args.cols - c));
+    float y[8], weight[8];
+    load_eight<kPieces>(y, args.y, DType::kF32, t * args.y_stride + c, n);
+    weights_at<kPieces>(weight, then.weight.data, then.weight.zero_centred, c, n);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) y[j] = y[j] * inverse * weight[j];
+    store_eight<kPieces>(y, then.y.data, then.y.dtype, t * then.y.stride + c, n);
+  }
 }
 
 }  // namespace
@@ -237,6 +326,8 @@ void route(const CudaContext& context, const Router& router, ConstMatrix logits,
 
 void sort_by_expert(const CudaContext& context, const int32_t* experts, int64_t n_tokens,
                     int32_t top_k, int32_t n_experts, int32_t* first, int32_t* row) {
+  REPLAYSSM_CHECK(n_experts <= kMaxExperts && reinterpret_cast<uintptr_t>(experts) % 16 == 0,
+                  n_experts, " experts, or choices that are not aligned");
   sort_kernel<<<blocks_for(int64_t{n_experts} + 1, kWarps), kThreads, 0, context.stream()>>>(
       experts, n_tokens * top_k, n_experts, first, row);
   check_launch("sort_by_expert");
@@ -258,7 +349,8 @@ void spread_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, 
 }
 
 void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, const float* weights,
-              int32_t top_k, Matrix y, bool accumulate, const SharedOutput& shared) {
+              int32_t top_k, Matrix y, bool accumulate, const SharedOutput& shared,
+              const NormedOutput& then) {
   REPLAYSSM_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32 && x.cols == y.cols &&
                       x.rows == y.rows * top_k,
                   "x ", x.rows, " x ", x.cols, ", y ", y.rows, " x ", y.cols);
@@ -269,14 +361,18 @@ void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, con
   REPLAYSSM_CHECK(!gated || (shared.gate.dtype == DType::kF32 && shared.gate.rows == y.rows &&
                              shared.gate.cols == 1),
                   "gate ", shared.gate.rows, " x ", shared.gate.cols);
+  const bool normed = then.y.data != nullptr;
+  REPLAYSSM_CHECK(
+      !normed || (is_activation(then.y.dtype) && then.y.rows == y.rows && then.y.cols == y.cols),
+      "normed ", then.y.rows, " x ", then.y.cols);
   if (y.rows == 0) return;
-  const RowsArgs args{x.data, x.dtype,  x.stride, row,    weights,    top_k,
-                      y.data, y.stride, y.rows,   y.cols, accumulate, shared};
-  const bool pieces =
-      in_pieces(x) && in_pieces(ConstMatrix(y)) && (!with_shared || in_pieces(shared.x));
-  auto* const kernel = pieces ? sum_kernel<4> : sum_kernel<1>;
-  const int64_t threads = y.rows * y.cols / (pieces ? 4 : 1);
-  kernel<<<blocks_for(threads, kThreads), kThreads, 0, context.stream()>>>(args);
+  const RowsArgs args{x.data,   x.dtype, x.stride, row,        weights, top_k, y.data,
+                      y.stride, y.rows,  y.cols,   accumulate, shared,  then};
+  const bool pieces = in_pieces(x) && in_pieces(ConstMatrix(y)) &&
+                      (!with_shared || in_pieces(shared.x)) &&
+                      (!normed || (in_pieces(ConstMatrix(then.y)) && in_pieces(then.weight.data)));
+  auto* const kernel = pieces ? sum_kernel<true> : sum_kernel<false>;
+  kernel<<<static_cast<unsigned>(y.rows), kThreads, 0, context.stream()>>>(args);
   check_launch("sum_rows");
 }
 

@@ -9,6 +9,7 @@
 #include "ops/cuda/quantise_cuda.h"
 #include "ops/matrix.h"
 #include "ops/moe.h"
+#include "ops/norm.h"
 
 namespace replayssm::ops::cuda {
 
@@ -30,10 +31,19 @@ struct SharedOutput {
   ConstMatrix gate = {};
 };
 
+// rms_norm() of what sum_rows() leaves, to the bit.
+struct NormedOutput {
+  NormWeight weight = {};
+  float eps = 0;
+  Matrix y = {};  // bf16 or fp32
+};
+
 // y[t] = sum_i weights[t * top_k + i] * x[row[t * top_k + i]], in order, fp32; accumulate: added to
-// what y[t] holds, into the residual stream. At last the shared expert's, if there is one.
+// what y[t] holds, into the residual stream. At last the shared expert's, if there is one. Then the
+// norm of y[t], if it is asked for.
 void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, const float* weights,
-              int32_t top_k, Matrix y, bool accumulate = false, const SharedOutput& shared = {});
+              int32_t top_k, Matrix y, bool accumulate = false, const SharedOutput& shared = {},
+              const NormedOutput& then = {});
 
 // Expert e's weight [n_out, n_in] starts e * n_out * n_in elements in, its scales likewise: n_out
 // of them, or ceil(n_out / 128) * fp8_scale_stride(n_in).

@@ -7,8 +7,9 @@ namespace replayssm::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr float kLargest = 448.0f;  // of E4M3
+constexpr int kPiece = 16;                                    // elements of a thread at once
+constexpr int kLanes = static_cast<int>(kFp8Block) / kPiece;  // of a block of columns
+constexpr float kLargest = 448.0f;                            // of E4M3
 
 // NaN if one is.
 __device__ __forceinline__ float max_nan(float x, float y) {
@@ -22,10 +23,10 @@ __device__ __forceinline__ float quantiser(float most) {
   return most > 0.0f ? __fdiv_rn(kLargest, most) : 1.0f;
 }
 
-__device__ __forceinline__ uint2 to_e4m3(const float x[8], float factor) {
-  uint32_t out[2];
+__device__ __forceinline__ uint4 to_e4m3(const float x[kPiece], float factor) {
+  uint32_t out[4];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 4; ++i) {
     uint32_t word = 0;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -34,7 +35,7 @@ __device__ __forceinline__ uint2 to_e4m3(const float x[8], float factor) {
     }
     out[i] = word;
   }
-  return make_uint2(out[0], out[1]);
+  return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
 enum class Of { kRow, kSiluMul, kRelu2 };
@@ -49,15 +50,18 @@ struct Args {
 };
 
 template <Of kOf>
-__device__ __forceinline__ void load(float x[8], const Args& args, int64_t row, int64_t d) {
-  load_eight<true>(x, args.x, DType::kBF16, row * args.x_stride + d, 8);
+__device__ __forceinline__ void load(float x[kPiece], const Args& args, int64_t row, int64_t d) {
+  const int64_t x_at = row * args.x_stride + d, up_at = row * args.up_stride + d;
+  load_eight<true>(x, args.x, DType::kBF16, x_at, 8);
+  load_eight<true>(x + 8, args.x, DType::kBF16, x_at + 8, 8);
   if constexpr (kOf == Of::kRow) return;
-  float up[8] = {};
+  float up[kPiece] = {};
   if constexpr (kOf == Of::kSiluMul) {
-    load_eight<true>(up, args.up, DType::kBF16, row * args.up_stride + d, 8);
+    load_eight<true>(up, args.up, DType::kBF16, up_at, 8);
+    load_eight<true>(up + 8, args.up, DType::kBF16, up_at + 8, 8);
   }
 #pragma unroll
-  for (int i = 0; i < 8; i += 2) {
+  for (int i = 0; i < kPiece; i += 2) {
 #pragma unroll
     for (int j = i; j < i + 2; ++j) {
       x[j] = kOf == Of::kSiluMul ? silu(x[j]) * up[j]
@@ -68,78 +72,93 @@ __device__ __forceinline__ void load(float x[8], const Args& args, int64_t row, 
   }
 }
 
-__device__ __forceinline__ float most_of(const float x[8]) {
+__device__ __forceinline__ float most_of(const float x[kPiece]) {
   float most = 0.0f;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) most = max_nan(most, fabsf(x[i]));
+  for (int i = 0; i < kPiece; ++i) most = max_nan(most, fabsf(x[i]));
   return most;
 }
 
-template <typename Body>
-__device__ __forceinline__ void for_targets(const Args& args, int64_t row, const Body& body) {
-  if (args.row == nullptr) {
-    body(row);
-  } else {
-    for (int32_t i = 0; i < args.copies; ++i) body(int64_t{args.row[row * args.copies + i]});
-  }
-}
-
-// One scale a row: a block a row.
-template <Of kOf>
-__global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ Args args) {
-  __shared__ float work[kWarps];
-  const int64_t row = blockIdx.x;
-  const bool there = row < args.rows;
-  float most = 0.0f;
-  for (int64_t d = threadIdx.x * kEight; there && d < args.n_in; d += kThreads * kEight) {
-    float x[8];
-    load<kOf>(x, args, row, d);
-    most = max_nan(most, most_of(x));
-  }
+template <int kWidth>
+__device__ __forceinline__ float most_of_lanes(float most) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
     most = max_nan(most, __shfl_xor_sync(~0u, most, offset));
   }
-  if (threadIdx.x % 32 == 0) work[threadIdx.x / 32] = most;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) most = max_nan(most, work[w]);
-  const float factor = quantiser(most);
-  for (int64_t d = threadIdx.x * kEight; d < args.n_in; d += kThreads * kEight) {
-    float x[8] = {};
-    if (there) load<kOf>(x, args, row, d);
-    const uint2 bytes = to_e4m3(x, factor);
-    for_targets(args, row, [&](int64_t to) {
-      *reinterpret_cast<uint2*>(args.out.data + to * args.n_in + d) = bytes;
-    });
-  }
-  if (threadIdx.x != 0) return;
-  for_targets(args, row, [&](int64_t to) { args.out.scales[to] = __fdiv_rn(1.0f, factor); });
+  return most;
 }
 
-// One scale a row and 128 columns: sixteen lanes a block of columns, of which there are n_blocks.
+// kWidth lanes share a row, and all lanes of a warp call; `there`: the row is one.
+template <int kWidth, typename Body>
+__device__ __forceinline__ void for_targets(const Args& args, int64_t row, bool there,
+                                            const Body& body) {
+  if (args.row == nullptr) {
+    if (there) body(row);
+    return;
+  }
+  const int lane = static_cast<int>(threadIdx.x) % kWidth;
+  for (int32_t base = 0; base < args.copies; base += kWidth) {
+    int32_t mine = 0;
+    if (there && base + lane < args.copies) mine = args.row[row * args.copies + base + lane];
+#pragma unroll 8
+    for (int32_t i = 0; i < min(kWidth, args.copies - base); ++i) {
+      const int32_t to = __shfl_sync(~0u, mine, i, kWidth);
+      if (there) body(int64_t{to});
+    }
+  }
+}
+
+// One scale a row: a block a row. kOnce: every thread has one piece at most, and loads it once.
+template <Of kOf, bool kOnce>
+__global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ Args args) {
+  __shared__ float work[kThreads / 32];
+  const int64_t row = blockIdx.x;
+  const bool there = row < args.rows;
+  const int64_t begin = int64_t{threadIdx.x} * kPiece, step = int64_t{blockDim.x} * kPiece;
+  float x[kPiece] = {};
+  float most = 0.0f;
+  for (int64_t d = begin; there && d < args.n_in; d += step) {
+    load<kOf>(x, args, row, d);
+    most = max_nan(most, most_of(x));
+    if (kOnce) break;
+  }
+  most = most_of_lanes<32>(most);
+  if (threadIdx.x % 32 == 0) work[threadIdx.x / 32] = most;
+  __syncthreads();
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
+    most = max_nan(most, work[w]);
+  }
+  const float factor = quantiser(most);
+  for (int64_t first = 0; first < args.n_in; first += step) {
+    const int64_t d = first + begin;
+    const bool mine = d < args.n_in;
+    if (!kOnce && there && mine) load<kOf>(x, args, row, d);
+    const uint4 bytes = to_e4m3(x, factor);
+    for_targets<32>(args, row, true, [&](int64_t to) {
+      if (mine) *reinterpret_cast<uint4*>(args.out.data + to * args.n_in + d) = bytes;
+    });
+  }
+  if (threadIdx.x >= 32) return;
+  for_targets<32>(args, row, true, [&](int64_t to) {
+    if (threadIdx.x == 0) args.out.scales[to] = __fdiv_rn(1.0f, factor);
+  });
+}
+
+// One scale a row and 128 columns: eight lanes a block of columns, of which there are n_blocks.
 template <Of kOf>
 __global__ void __launch_bounds__(kThreads)
     blocks_kernel(const __grid_constant__ Args args, int32_t n_blocks, int32_t n_rows) {
-  const int32_t i = static_cast<int32_t>(blockIdx.x * (kThreads / 16) + threadIdx.x / 16);
+  const int32_t i = static_cast<int32_t>(blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes);
   const int32_t row = i / n_blocks, block = i % n_blocks;
-  const int64_t d = block * kFp8Block + threadIdx.x % 16 * kEight;
-  const bool there = row < args.rows && d < args.n_in;
-  float x[8] = {};
-  if (there) load<kOf>(x, args, row, d);
-  float most = most_of(x);
-#pragma unroll
-  for (int offset = 8; offset > 0; offset /= 2) {
-    most = max_nan(most, __shfl_xor_sync(~0u, most, offset));
-  }
-  if (row >= n_rows) return;
-  const float factor = quantiser(most);
-  const uint2 bytes = to_e4m3(x, factor);
-  for_targets(args, row, [&](int64_t to) {
-    if (d < args.n_in) *reinterpret_cast<uint2*>(args.out.data + to * args.n_in + d) = bytes;
-    if (threadIdx.x % 16 == 0) {
-      args.out.scales[block * args.out.rows + to] = __fdiv_rn(1.0f, factor);
-    }
+  const int64_t d = block * kFp8Block + threadIdx.x % kLanes * kPiece;
+  float x[kPiece] = {};
+  if (row < args.rows && d < args.n_in) load<kOf>(x, args, row, d);
+  const float factor = quantiser(most_of_lanes<kLanes>(most_of(x)));
+  const float scale = __fdiv_rn(1.0f, factor);
+  const uint4 bytes = to_e4m3(x, factor);
+  for_targets<kLanes>(args, row, row < n_rows, [&](int64_t to) {
+    if (d < args.n_in) *reinterpret_cast<uint4*>(args.out.data + to * args.n_in + d) = bytes;
+    if (threadIdx.x % kLanes == 0) args.out.scales[block * args.out.rows + to] = scale;
   });
 }
 
@@ -150,18 +169,22 @@ void launch(const CudaContext& context, WeightType type, const Args& args, int64
   REPLAYSSM_CHECK(type == WeightType::kFp8Row || type == WeightType::kFp8Block, "no FP8 weight");
   const int64_t blocks = (args.n_in + kFp8Block - 1) / kFp8Block;
   if (type == WeightType::kFp8Row) {
-    rows_kernel<kOf><<<static_cast<unsigned>(n_rows), kThreads, 0, context.stream()>>>(args);
+    const int64_t threads = (args.n_in + 32 * kPiece - 1) / (32 * kPiece) * 32;
+    auto* const kernel = threads <= kThreads ? rows_kernel<kOf, true> : rows_kernel<kOf, false>;
+    kernel<<<static_cast<unsigned>(n_rows),
+             static_cast<unsigned>(std::min<int64_t>(threads, kThreads)), 0, context.stream()>>>(
+        args);
   } else {
     blocks_kernel<kOf>
-        <<<blocks_for(n_rows * blocks * 16, kThreads), kThreads, 0, context.stream()>>>(
+        <<<blocks_for(n_rows * blocks * kLanes, kThreads), kThreads, 0, context.stream()>>>(
             args, static_cast<int32_t>(blocks), static_cast<int32_t>(n_rows));
   }
   check_launch("quantise");
 }
 
 Args args_of(ConstMatrix x, const Quantised& out) {
-  REPLAYSSM_CHECK(x.dtype == DType::kBF16 && in_pieces(x), dtype_name(x.dtype),
-                  ", or rows that are not aligned");
+  REPLAYSSM_CHECK(x.dtype == DType::kBF16 && in_pieces(x) && x.cols % kPiece == 0,
+                  dtype_name(x.dtype), ", or rows that are not aligned");
   return {x.data, nullptr, x.stride, 0, x.rows, x.cols, nullptr, 1, out};
 }
 

@@ -1,11 +1,13 @@
 #include "ops/cuda/moe_cuda.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "../moe_cases.h"
 #include "device_fixture.h"
 #include "fp8_weight.h"
 #include "ops/cuda/elementwise_cuda.h"
+#include "ops/cuda/norm_cuda.h"
 #include "ops/ref/ref.h"
 
 namespace replayssm::ops::cuda {
@@ -36,6 +38,41 @@ TEST(MoeCuda, RoutesAsTheReference) {
         const size_t at = static_cast<size_t>(t * router.top_k) + i;
         ASSERT_EQ(got[at], want[i].expert) << "token " << t << " choice " << i;
         EXPECT_NEAR(got_weights[at], want[i].weight, 1e-6 * want[i].weight);
+      }
+    }
+  }
+}
+
+// Few values, so that most choices are ties; zeros of both signs among them.
+TEST(MoeCuda, TiesGoToTheLowerExpert) {
+  const Device device;
+  const float values[] = {0.0f, -0.0f, 1.0f, -1.0f, -INFINITY};
+  for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+    for (const int32_t n_experts : {40, 256, 300}) {
+      const int64_t n_tokens = 40;
+      Router router;
+      router.score = score;
+      router.n_experts = n_experts;
+      router.top_k = 5;
+      std::mt19937 random(7);
+      Tensor logits(DType::kF32, n_tokens, n_experts);
+      for (int64_t t = 0; t < n_tokens; ++t) {
+        for (int32_t e = 0; e < n_experts; ++e) logits.set(t, e, values[random() % 5]);
+      }
+      const DeviceTensor dlogits(logits, Place::kOdd);
+      const DeviceBuffer experts(n_tokens * 5 * 4), weights(n_tokens * 5 * 4);
+      route(device.context(), router, dlogits.matrix(), static_cast<int32_t*>(experts.data()),
+            static_cast<float*>(weights.data()));
+      device.wait();
+      const auto got = experts.download<int32_t>(n_tokens * 5);
+      for (int64_t t = 0; t < n_tokens; ++t) {
+        std::vector<float> row;
+        for (int32_t e = 0; e < n_experts; ++e) row.push_back(logits.get(t, e));
+        const auto want = ref::route(router, row);
+        for (size_t i = 0; i < 5; ++i) {
+          ASSERT_EQ(got[static_cast<size_t>(t * 5) + i], want[i].expert)
+              << n_experts << " experts, token " << t << " choice " << i;
+        }
       }
     }
   }
@@ -82,17 +119,23 @@ struct Sorted {
 
 TEST(MoeCuda, SortsByExpertThenByToken) {
   const Device device;
-  for (const int64_t n_tokens : {1, 3, 70, 300}) {
-    const Sorted sorted(device, n_tokens, 6, 32, 1);
+  struct Case {
+    int64_t n_tokens;
+    int32_t top_k, n_experts;
+  };
+  for (const auto& [n_tokens, top_k, n_experts] :
+       {Case{1, 6, 32}, Case{3, 6, 32}, Case{70, 6, 32}, Case{301, 7, 32}, Case{1, 1, 1},
+        Case{1025, 7, 300}}) {
+    const Sorted sorted(device, n_tokens, top_k, n_experts, 1);
     int32_t at = 0;
-    for (int32_t e = 0; e < 32; ++e) {
+    for (int32_t e = 0; e < n_experts; ++e) {
       ASSERT_EQ(sorted.begin[static_cast<size_t>(e)], at);
       for (size_t i = 0; i < sorted.chosen.size(); ++i) {
         if (sorted.chosen[i] != e) continue;
         ASSERT_EQ(sorted.row[i], at++);
       }
     }
-    ASSERT_EQ(sorted.begin[32], at);
+    ASSERT_EQ(sorted.begin[static_cast<size_t>(n_experts)], at);
   }
 }
 
@@ -126,6 +169,42 @@ TEST(MoeCuda, SpreadsSumsAndGates) {
   }
 }
 
+// Sums with the norm of what comes next have the bits of the two kernels that they stand for.
+TEST(MoeCuda, SumsThenNorms) {
+  const Device device;
+  const CudaContext& context = device.context();
+  const int64_t n = 5;
+  const Sorted sorted(device, n, 3, 8, 2);
+  for (const int64_t cols : {72, 2048, 2688}) {
+    const std::vector<float> factors = random_weights(3 * n, 4);
+    const DeviceBuffer dfactors(factors), dweight(random_weights(cols, 5));
+    const auto* const weights = static_cast<const float*>(dfactors.data());
+    const NormWeight weight{static_cast<const float*>(dweight.data()), true};
+    Tensor z(DType::kF32, 3 * n, cols), stream(DType::kF32, n, cols);
+    Tensor gate(DType::kF32, n, 1), shared(DType::kF32, n, cols);
+    uint32_t seed = 3;
+    for (Tensor* t : {&z, &stream, &gate, &shared}) t->fill(seed++);
+    std::vector<Tensor> streams, normed;
+    for (const Place place : kPlaces) {
+      const DeviceTensor dz(z, place), one(stream, place), two(stream, place), dgate(gate, place);
+      const DeviceTensor dshared(shared, place), y = output(DType::kBF16, n, cols, place);
+      const SharedOutput other{dshared.matrix(), dgate.matrix()};
+      sum_rows(context, dz.matrix(), sorted.rows(), weights, 3, two.matrix(), true, other);
+      rms_norm(context, two.matrix(), weight, 1e-6f, y.matrix());
+      streams.push_back(two.get());
+      normed.push_back(y.get());
+      sum_rows(context, dz.matrix(), sorted.rows(), weights, 3, one.matrix(), true, other,
+               {weight, 1e-6f, y.matrix()});
+      streams.push_back(one.get());
+      normed.push_back(y.get());
+    }
+    for (size_t i = 1; i < streams.size(); ++i) {
+      expect_same(streams[i], streams[0]);
+      expect_same(normed[i], normed[0]);
+    }
+  }
+}
+
 // A quantised matrix in memory of its own, and its bytes.
 struct DeviceQuantised {
   DeviceQuantised(int64_t rows, int64_t n_in)
@@ -139,11 +218,9 @@ struct DeviceQuantised {
   Quantised at;
 };
 
-// What is quantised on the way has the bits of two steps.
-TEST(MoeCuda, QuantisesActivationsAndSpreadRows) {
-  const Device device;
+void quantise_all(const Device& device, int64_t n_in) {
   const CudaContext& context = device.context();
-  const int64_t n = 37, n_in = 208;
+  const int64_t n = 37;
   const Sorted sorted(device, n, 3, 8, 2);
   Tensor x(DType::kBF16, n, 2 * n_in);
   x.fill(6, 3.0f);
@@ -177,6 +254,12 @@ TEST(MoeCuda, QuantisesActivationsAndSpreadRows) {
     };
     EXPECT_EQ(scales(got), scales(want));
   }
+}
+
+// What is quantised on the way has the bits of two steps.
+TEST(MoeCuda, QuantisesActivationsAndSpreadRows) {
+  const Device device;
+  for (const int64_t n_in : {208, 16400}) quantise_all(device, n_in);
 }
 
 void run_experts(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
