@@ -173,15 +173,19 @@ void ForwardCuda::run(const dev::CudaContext& context, const PassCuda& pass, Sta
                        angles_[i]);
     }
   }
+  const auto norm_of = [&](const MixerWeightsCuda& w) {
+    return ops::NormWeight{w.norm, spec.zero_centred_norms};
+  };
   size_t n_recurrent = 0, n_attention = 0, n_moe = 0;
+  bool is_normed = false;  // by the mixer before
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     for (size_t j = 0; j < spec.layers[i].mixers.size(); ++j) {
       const MixerSpec& mixer = spec.layers[i].mixers[j];
       const MixerWeightsCuda& w = weights.mixers[i][j];
-      if (call.has(kRestPart)) {
-        dev::rms_norm(context, call.residual, {w.norm, spec.zero_centred_norms}, spec.norm_eps,
-                      normed);
+      if (call.has(kRestPart) && !is_normed) {
+        dev::rms_norm(context, call.residual, norm_of(w), spec.norm_eps, normed);
       }
+      is_normed = false;
       if (std::holds_alternative<AttentionSpec>(mixer)) {
         call.attention = &model_.attention[n_attention];
         call.kv = &pools.kv[n_attention++];
@@ -201,9 +205,13 @@ void ForwardCuda::run(const dev::CudaContext& context, const PassCuda& pass, Sta
       } else if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) {
         run_mixer(call, *mlp, std::get<MlpWeightsCuda>(w.mixer));
       } else {
+        const MixerWeightsCuda* const next = weights.after(i, j);
+        dev::NormedOutput then;
+        if (next != nullptr) then = {norm_of(*next), spec.norm_eps, normed};
+        is_normed = next != nullptr;
         run_moe(context, *branch_, std::get<MoeSpec>(mixer), std::get<MoeWeightsCuda>(w.mixer),
-                *moe_, expert_rows_[n_moe++].first, call.in, call.residual, call.has(kWeightsPart),
-                call.has(kRestPart));
+                *moe_, expert_rows_[n_moe++].first, call.in, call.residual, then,
+                call.has(kWeightsPart), call.has(kRestPart));
       }
     }
   }
@@ -338,6 +346,13 @@ void ForwardCuda::run_mixer(const Call& call, const MlpSpec& spec, const MlpWeig
       matrix(wide_, DType::kBF16, call.pass.n_tokens, gated ? 2 * spec.ff : spec.ff);
   const ops::Matrix y = matrix(y_, DType::kBF16, call.pass.n_tokens, spec.ff);
   call.linear(weights.in, call.in, in);
+  if (dev::is_fp8(weights.down.type)) {
+    if (!call.has(kWeightsPart)) return;
+    dev::linear_activated(call.context, weights.down,
+                          gated ? dev::Activation::kSiluMul : dev::Activation::kRelu2, in,
+                          call.residual, /*accumulate=*/true);
+    return;
+  }
   if (call.has(kRestPart)) {
     if (gated) {
       dev::silu_mul(call.context, in.slice_cols(0, spec.ff), in.slice_cols(spec.ff, spec.ff), y);

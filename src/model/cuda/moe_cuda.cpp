@@ -6,6 +6,7 @@
 #include "model/router.h"
 #include "ops/cuda/elementwise_cuda.h"
 #include "ops/cuda/linear_cuda.h"
+#include "ops/cuda/norm_cuda.h"
 #include "ops/cuda/quantise_cuda.h"
 
 namespace replayssm {
@@ -87,6 +88,14 @@ struct Mixer {
         matrix(scratch.shared_inner, DType::kBF16, n, inner_columns(spec.kind, spec.shared_ff));
     const ops::Matrix shared_y = matrix(scratch.shared_y, DType::kBF16, n, spec.shared_ff);
     if (products) dev::linear(context, weights.shared.in, in, shared_inner);
+    if (dev::is_fp8(weights.shared.down.type)) {
+      const auto activation =
+          spec.kind == MlpKind::kGatedSilu ? dev::Activation::kSiluMul : dev::Activation::kRelu2;
+      if (products) {
+        dev::linear_activated(context, weights.shared.down, activation, shared_inner, to);
+      }
+      return;
+    }
     if (others) activate(context, spec.kind, spec.shared_ff, shared_inner, shared_y);
     if (products) dev::linear(context, weights.shared.down, shared_y, to);
   }
@@ -118,7 +127,8 @@ MoeScratchCuda MoeScratchCuda::take(const MoeSpec& spec, int64_t max_tokens, Dev
 
 void run_moe(const dev::CudaContext& context, BranchCuda& branch, const MoeSpec& spec,
              const MoeWeightsCuda& weights, const MoeScratchCuda& scratch, int32_t* first,
-             ops::ConstMatrix in, ops::Matrix residual, bool products, bool others) {
+             ops::ConstMatrix in, ops::Matrix residual, const dev::NormedOutput& then,
+             bool products, bool others) {
   const int64_t n = in.rows;
   Mixer mixer(spec, weights, scratch, first, n);
   mixer.products = products;
@@ -153,7 +163,7 @@ void run_moe(const dev::CudaContext& context, BranchCuda& branch, const MoeSpec&
   if (spec.latent == 0) {
     if (!others) return;
     dev::sum_rows(context, mixer.out, scratch.row, scratch.weights, spec.top_k, residual,
-                  /*accumulate=*/true, shared);
+                  /*accumulate=*/true, shared, then);
     return;
   }
   REPLAYSSM_CHECK(!spec.shared_gate, "a gated shared expert beside latent ones");
@@ -164,7 +174,15 @@ void run_moe(const dev::CudaContext& context, BranchCuda& branch, const MoeSpec&
   if (products) {
     dev::linear(context, weights.latent_out, latent, residual, /*accumulate=*/true);
   }
-  if (others && spec.shared_ff > 0) dev::residual_add(context, residual, shared_out);
+  if (!others) return;
+  const bool add = spec.shared_ff > 0, normed = then.y.data != nullptr;
+  if (add && normed) {
+    dev::add_rms_norm(context, residual, shared_out, then.weight, then.eps, then.y);
+  } else if (add) {
+    dev::residual_add(context, residual, shared_out);
+  } else if (normed) {
+    dev::rms_norm(context, residual, then.weight, then.eps, then.y);
+  }
 }
 
 }  // namespace replayssm

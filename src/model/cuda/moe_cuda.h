@@ -8,6 +8,7 @@
 #include "model/cuda/weights_cuda.h"
 #include "model/spec.h"
 #include "ops/cuda/context_cuda.h"
+#include "ops/cuda/moe_cuda.h"
 #include "ops/matrix.h"
 
 namespace replayssm {
@@ -25,9 +26,11 @@ struct MoeScratchCuda {
 
 // Adds the mixer's output to the residual stream. in: bf16 [tokens, hidden]. first [n_experts + 1]:
 // the layer's own, so that it tells after the pass how the rows went to the experts. A shared
-// expert runs on the branch. `products` and `others`: which launches are made, for timing.
+// expert runs on the branch. `then`: the norm of the stream, for what comes next; y.data null:
+// none. `products` and `others`: which launches are made, for timing.
 void run_moe(const ops::cuda::CudaContext& context, BranchCuda& branch, const MoeSpec& spec,
              const MoeWeightsCuda& weights, const MoeScratchCuda& scratch, int32_t* first,
-             ops::ConstMatrix in, ops::Matrix residual, bool products, bool others);
+             ops::ConstMatrix in, ops::Matrix residual, const ops::cuda::NormedOutput& then,
+             bool products, bool others);
 
 }  // namespace replayssm

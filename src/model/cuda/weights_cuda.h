@@ -63,7 +63,13 @@ struct ModelWeightsCuda {
   const void* embedding = nullptr;  // [vocab, hidden] bf16; tied: the head's
   ops::cuda::LinearCuda head;
   const float* final_norm = nullptr;
-  std::vector<std::vector<MixerWeightsCuda>> mixers;  // [layer][mixer]
+  std::vector<std::vector<MixerWeightsCuda>> mixers;  // [layer][mixer]; a layer has one at least
+
+  // The mixer after mixers[i][j]; null after the last.
+  const MixerWeightsCuda* after(size_t i, size_t j) const {
+    if (j + 1 < mixers[i].size()) return &mixers[i][j + 1];
+    return i + 1 < mixers.size() ? &mixers[i + 1].front() : nullptr;
+  }
 };
 
 // Takes the memory from the arena and fills it from the source; with an arena that counts nothing

@@ -19,10 +19,6 @@ void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail(what, ": ", cudaGetErrorString(error));
 }
 
-bool is_fp8(WeightType type) {
-  return type == WeightType::kFp8Row || type == WeightType::kFp8Block;
-}
-
 cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
 cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t cols, int64_t stride) {
@@ -275,14 +271,34 @@ void run_product(const CudaContext& context, const LinearCuda& weight, const Pro
   check(Product(weight, x, y.dtype, y.stride).run(context, algo, y.data, accumulate), "linear");
 }
 
-Quantised quantised(const CudaContext& context, const LinearCuda& weight, ConstMatrix x) {
+// What an FP8 product multiplies, before it is quantised.
+struct Rows {
+  ConstMatrix in;
+  Activation activation = Activation::kNone;
+
+  int64_t cols() const { return activation == Activation::kSiluMul ? in.cols / 2 : in.cols; }
+  Rows slice(int64_t first, int64_t n) const { return {in.slice_rows(first, n), activation}; }
+};
+
+Quantised quantised(const CudaContext& context, const LinearCuda& weight, const Rows& x) {
   char* const memory = static_cast<char*>(context.workspace()) + LinearPlans::kProductBytes;
-  const Quantised out = quantised_at(memory, x.rows, weight.n_in);
-  quantise(context, weight.type, x, out);
+  const Quantised out = quantised_at(memory, x.in.rows, weight.n_in);
+  switch (x.activation) {
+    case Activation::kNone:
+      quantise(context, weight.type, x.in, out);
+      break;
+    case Activation::kSiluMul:
+      quantise_silu_mul(context, weight.type, x.in.slice_cols(0, weight.n_in),
+                        x.in.slice_cols(weight.n_in, weight.n_in), out);
+      break;
+    case Activation::kRelu2:
+      quantise_relu2(context, weight.type, x.in, out);
+      break;
+  }
   return out;
 }
 
-void run_quantised(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+void run_quantised(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y,
                    bool accumulate) {
   const Quantised q = quantised(context, weight, x);
   run_product(context, weight, {q.data, q.scales, q.rows, weight.n_in}, y, accumulate);
@@ -293,23 +309,23 @@ int64_t quantised_rows(const LinearCuda& weight) {
   return LinearPlans::kQuantisedBytes / (weight.n_in + weight.n_in / 16 + 64) / 4 * 4;
 }
 
-void run_narrow(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y) {
+void run_narrow(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y) {
   const int64_t fit = quantised_rows(weight);
   for (int64_t first = 0; first < y.rows; first += fit) {
     const int64_t n = std::min(fit, y.rows - first);
-    linear_fp8_narrow(context, weight, quantised(context, weight, x.slice_rows(first, n)),
+    linear_fp8_narrow(context, weight, quantised(context, weight, x.slice(first, n)),
                       y.slice_rows(first, n));
   }
 }
 
 // Products take multiples of four rows; the rest of them goes by way of the workspace.
-void run_fp8(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+void run_fp8(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y,
              bool accumulate) {
   const int64_t fit = quantised_rows(weight);
   const int64_t whole = y.rows / 4 * 4;
   for (int64_t first = 0; first < whole; first += fit) {
     const int64_t n = std::min(fit, whole - first);
-    run_quantised(context, weight, x.slice_rows(first, n), y.slice_rows(first, n), accumulate);
+    run_quantised(context, weight, x.slice(first, n), y.slice_rows(first, n), accumulate);
   }
   if (whole == y.rows) return;
   const int64_t rest = y.rows - whole;
@@ -327,41 +343,65 @@ void run_fp8(const CudaContext& context, const LinearCuda& weight, ConstMatrix x
           "linear");
   };
   if (accumulate) copy_rows(work.data, row_bytes, y.at(whole), stride_bytes);
-  run_quantised(context, weight, x.slice_rows(whole, rest), work, accumulate);
+  run_quantised(context, weight, x.slice(whole, rest), work, accumulate);
   copy_rows(y.at(whole), stride_bytes, work.data, row_bytes);
+}
+
+bool in_pieces(const LinearCuda& weight, ConstMatrix x) {
+  return weight.type != WeightType::kF32 && x.dtype == DType::kBF16 &&
+         weight.n_in % (is_fp8(weight.type) ? 16 : 8) == 0 &&
+         in_pieces_of_16(x.data, x.stride * 2) && in_pieces_of_16(weight.weight, 0);
+}
+bool in_pieces(const LinearCuda& weight, Matrix y) {
+  return weight.n_out % 8 == 0 && in_pieces_of_16(y.data, y.stride * dtype_bytes(y.dtype));
+}
+bool one_row(const CudaContext& context, Matrix y) {
+  return context.mode() == Mode::kFast && y.rows == 1;
+}
+
+void linear_fp8(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y,
+                bool accumulate) {
+  REPLAYSSM_CHECK(in_pieces(weight, x.in) && in_pieces(weight, y), "FP8 weight ", weight.n_out,
+                  " x ", weight.n_in, ", rows that are not aligned");
+  if (one_row(context, y)) {
+    linear_fp8_one_row(context, weight, quantised(context, weight, x), y, accumulate);
+  } else if (weight.n_out <= kNarrow && !accumulate) {
+    run_narrow(context, weight, x, y);
+  } else {
+    run_fp8(context, weight, x, y, accumulate);
+  }
+}
+
+void check_shapes(const LinearCuda& weight, const Rows& x, Matrix y, bool accumulate) {
+  REPLAYSSM_CHECK(x.in.rows == y.rows && x.cols() == weight.n_in && y.cols == weight.n_out, "x ",
+                  x.in.rows, " x ", x.cols(), ", y ", y.rows, " x ", y.cols, ", weight ",
+                  weight.n_out, " x ", weight.n_in);
+  REPLAYSSM_CHECK(!accumulate || y.dtype == DType::kF32, "accumulate to ", dtype_name(y.dtype));
 }
 
 }  // namespace
 
 void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
             bool accumulate) {
-  REPLAYSSM_CHECK(x.rows == y.rows && x.cols == weight.n_in && y.cols == weight.n_out, "x ", x.rows,
-                  " x ", x.cols, ", y ", y.rows, " x ", y.cols, ", weight ", weight.n_out, " x ",
-                  weight.n_in);
-  REPLAYSSM_CHECK(!accumulate || y.dtype == DType::kF32, "accumulate to ", dtype_name(y.dtype));
+  check_shapes(weight, {x}, y, accumulate);
   if (y.rows == 0) return;
-  const bool fp8 = is_fp8(weight.type);
-  const bool pieces = weight.type != WeightType::kF32 && x.dtype == DType::kBF16 &&
-                      weight.n_in % (fp8 ? 16 : 8) == 0 && in_pieces_of_16(x.data, x.stride * 2) &&
-                      in_pieces_of_16(weight.weight, 0);
-  const bool product =
-      pieces && weight.n_out % 8 == 0 && in_pieces_of_16(y.data, y.stride * dtype_bytes(y.dtype));
-  const bool one_row = context.mode() == Mode::kFast && y.rows == 1;
-  REPLAYSSM_CHECK(!fp8 || product, "FP8 weight ", weight.n_out, " x ", weight.n_in,
-                  ", rows that are not aligned");
-  if (fp8 && one_row) {
-    linear_fp8_one_row(context, weight, quantised(context, weight, x), y, accumulate);
-  } else if (fp8 && weight.n_out <= kNarrow && !accumulate) {
-    run_narrow(context, weight, x, y);
-  } else if (fp8) {
-    run_fp8(context, weight, x, y, accumulate);
-  } else if (pieces && one_row) {
+  const bool pieces = in_pieces(weight, x);
+  if (is_fp8(weight.type)) {
+    linear_fp8(context, weight, {x}, y, accumulate);
+  } else if (pieces && one_row(context, y)) {
     linear_one_row(context, weight, x, y, accumulate);
-  } else if (product) {
+  } else if (pieces && in_pieces(weight, y)) {
     run_product(context, weight, {x.data, nullptr, x.rows, x.stride}, y, accumulate);
   } else {
     linear_plain(context, weight, x, y, accumulate);
   }
+}
+
+void linear_activated(const CudaContext& context, const LinearCuda& weight, Activation activation,
+                      ConstMatrix in, Matrix y, bool accumulate) {
+  REPLAYSSM_CHECK(is_fp8(weight.type), "an activation before a product that is not FP8");
+  check_shapes(weight, {in, activation}, y, accumulate);
+  if (y.rows > 0) linear_fp8(context, weight, {in, activation}, y, accumulate);
 }
 
 }  // namespace replayssm::ops::cuda

@@ -25,6 +25,10 @@ enum class WeightType : int32_t {
               // one scale a row and 128 columns
 };
 
+constexpr bool is_fp8(WeightType type) {
+  return type == WeightType::kFp8Row || type == WeightType::kFp8Block;
+}
+
 constexpr int64_t kFp8Block = 128;
 constexpr int64_t fp8_scale_stride(int64_t n_in) {
   return ((n_in + kFp8Block - 1) / kFp8Block + 3) / 4 * 4;
@@ -50,5 +54,11 @@ struct LinearCuda {
 // unseen shape is a failed check.
 void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
             bool accumulate = false);
+
+// linear() of silu_mul()'s or relu2()'s bf16 result, to the bit, without its way through memory;
+// FP8 weights only. in: gate [n_in] | up [n_in], or what is squared.
+enum class Activation { kNone, kSiluMul, kRelu2 };
+void linear_activated(const CudaContext& context, const LinearCuda& weight, Activation activation,
+                      ConstMatrix in, Matrix y, bool accumulate = false);
 
 }  // namespace replayssm::ops::cuda

@@ -1,5 +1,6 @@
 #include "device_fixture.h"
 #include "fp8_weight.h"
+#include "ops/cuda/elementwise_cuda.h"
 #include "ops/cuda/linear_cuda.h"
 
 namespace replayssm::ops::cuda {
@@ -94,6 +95,41 @@ TEST(LinearFp8Cuda, ExactRowsDoNotDependOnTheirNumber) {
       }
       Tensor alone = run(700, 1);
       EXPECT_TRUE(same_row(alone, 700, all, 700));
+    }
+  }
+}
+
+// An activation on the way to E4M3 has the bits of two steps.
+TEST(LinearFp8Cuda, ActivatedHasTheBitsOfTwoSteps) {
+  for (const Mode mode : {Mode::kFast, Mode::kExact}) {
+    const Device device(mode);
+    const CudaContext& context = device.context();
+    for (const WeightType type : kTypes) {
+      for (const int64_t rows : {1, 3, 4, 65}) {
+        const Fp8Weight w(type, 256, 384);
+        const DeviceFp8Weight dw(w);
+        Tensor in(DType::kBF16, rows, 2 * w.n_in);
+        in.fill(2, 3.0f);
+        const DeviceTensor din(in, Place::kPieces);
+        const ConstMatrix gate = din.matrix().slice_cols(0, w.n_in);
+        const ConstMatrix up = din.matrix().slice_cols(w.n_in, w.n_in);
+        const DeviceTensor x = output(DType::kBF16, rows, w.n_in, Place::kPieces);
+        for (const Activation activation : {Activation::kSiluMul, Activation::kRelu2}) {
+          const bool gated = activation == Activation::kSiluMul;
+          if (gated) {
+            silu_mul(context, gate, up, x.matrix());
+          } else {
+            relu2(context, gate, x.matrix());
+          }
+          const DeviceTensor want = output(DType::kF32, rows, w.n_out, Place::kPieces);
+          const DeviceTensor got = output(DType::kF32, rows, w.n_out, Place::kPieces);
+          linear(context, dw.linear(), x.matrix(), want.matrix());
+          linear_activated(context, dw.linear(), activation, gated ? din.matrix() : gate,
+                           got.matrix());
+          Tensor a = want.get(), b = got.get();
+          expect_same(b, a);
+        }
+      }
     }
   }
 }
