@@ -151,7 +151,8 @@ class CudaBackend final : public Backend {
   }
 
   PassResult run(const ForwardBatch& batch, std::span<const DrawRow> draws) override {
-    const PassShape shape = fill(batch, draws);
+    const PassShape shape = shape_of(batch);
+    send(shape, batch, draws);
     const auto graph = graphs_.find(shape);
     const bool any = std::any_of(draws.begin(), draws.end(), [](auto& row) { return row.wanted; });
     if (graph != graphs_.end()) {
@@ -327,12 +328,6 @@ class CudaBackend final : public Backend {
 
   // Puts the pass where enqueue() fetches it. What the shape has room for beyond it is skipped
   // rows, and tokens of no row.
-  PassShape fill(const ForwardBatch& batch, std::span<const DrawRow> draws) {
-    const PassShape shape = shape_of(batch);
-    send(shape, batch, draws);
-    return shape;
-  }
-
   void send(const PassShape& shape, const ForwardBatch& batch, std::span<const DrawRow> draws) {
     Carver host(down_.host()), pinned(down_.pinned());
     const PassArrays a(host, shape), sent(pinned, shape);
