@@ -17,7 +17,7 @@ namespace replayssm {
 
 // device_cpu.cpp, or tests/cuda/runtime_device_cuda.cpp.
 std::unique_ptr<Device> open_device(const ops::Context& context);
-// The intervals that it has, the shortest first.
+// The intervals that it has for every model that it runs, the shortest first.
 std::vector<int32_t> device_intervals();
 std::vector<StateMode> device_states();
 // What any model costs there, more than on the CPU.
