@@ -1,6 +1,8 @@
 #include "server/http/listener.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -108,6 +110,13 @@ void append_chunk(std::string& out, const std::string& body) {
   out += "\r\n";
 }
 
+// This thread takes a processor that is free, or waits its turn: it does not interrupt one of the
+// engine's, for which all the others would wait.
+void yield_to_others() {
+  const sched_param normal{};
+  pthread_setschedparam(pthread_self(), SCHED_BATCH, &normal);
+}
+
 // Lets any thread wake a coroutine of one strand. Outlives the connection where it must.
 class Bell : public std::enable_shared_from_this<Bell> {
  public:
@@ -165,7 +174,12 @@ class HttpListener::State {
         acceptor_(io_) {
     listen();
     asio::co_spawn(io_, accept(), asio::detached);
-    for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { io_.run(); });
+    for (int i = 0; i < options_.threads; ++i) {
+      threads_.emplace_back([this] {
+        yield_to_others();
+        io_.run();
+      });
+    }
   }
 
   ~State() {
