@@ -30,52 +30,31 @@ struct Float {
   }
 };
 
-struct Half {
+template <typename T, float2 (*kUnpack)(uint32_t), uint32_t (*kPack)(float, float)>
+struct Narrow {
   static constexpr int kChunk = 8;
-  using Type = __half;
-  static __device__ void load(const __half* from, float* to) {
-    const uint4 x = __ldcs(reinterpret_cast<const uint4*>(from));
-    const __half2* pairs = reinterpret_cast<const __half2*>(&x);
+  using Type = T;
+  static __device__ void unpack(const uint4& from, float* to) {
+    const uint32_t pairs[4] = {from.x, from.y, from.z, from.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = __half22float2(pairs[i]);
+      const float2 pair = kUnpack(pairs[i]);
       to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
     }
   }
-  // Saturates; NaN stays NaN.
-  static __device__ __half2 pair(float a, float b) {
-    const __half2 most = __float2half2_rn(65504.0f);
-    return __hmin2_nan(__hmax2_nan(__floats2half2_rn(a, b), __hneg2(most)), most);
+  static __device__ uint4 pack(const float* from) {
+    return make_uint4(kPack(from[0], from[1]), kPack(from[2], from[3]), kPack(from[4], from[5]),
+                      kPack(from[6], from[7]));
   }
-  static __device__ void store(const float* from, __half* to) {
-    uint4 x;
-    __half2* pairs = reinterpret_cast<__half2*>(&x);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = pair(from[2 * i], from[2 * i + 1]);
-    __stcs(reinterpret_cast<uint4*>(to), x);
+  static __device__ void load(const T* from, float* to) {
+    unpack(__ldcs(reinterpret_cast<const uint4*>(from)), to);
+  }
+  static __device__ void store(const float* from, T* to) {
+    __stcs(reinterpret_cast<uint4*>(to), pack(from));
   }
 };
-
-struct BFloat {
-  static constexpr int kChunk = 8;
-  using Type = __nv_bfloat16;
-  static __device__ void load(const __nv_bfloat16* from, float* to) {
-    const uint4 x = __ldcs(reinterpret_cast<const uint4*>(from));
-    const __nv_bfloat162* pairs = reinterpret_cast<const __nv_bfloat162*>(&x);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = __bfloat1622float2(pairs[i]);
-      to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
-    }
-  }
-  static __device__ void store(const float* from, __nv_bfloat16* to) {
-    uint4 x;
-    __nv_bfloat162* pairs = reinterpret_cast<__nv_bfloat162*>(&x);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(from[2 * i], from[2 * i + 1]);
-    __stcs(reinterpret_cast<uint4*>(to), x);
-  }
-};
+using Half = Narrow<__half, unpack_half, pack_half_finite>;  // saturates; NaN stays NaN
+using BFloat = Narrow<__nv_bfloat16, unpack_bf16, pack_bf16>;
 
 // The lane's elements of a key vector: chunk c of a row stands at (c * kLanes + lane) * kChunk.
 template <int kChunk>
@@ -131,6 +110,24 @@ struct Place {
   int lane;   // of the row
 };
 
+struct Gates {
+  float step, decay, beta, skip;
+};
+
+template <Family kFamily>
+__device__ Gates gates_of(const BaselineArgs& args, const Problem& problem,
+                          const BaselineInputs& in, int64_t token, int head) {
+  Gates out = {};
+  out.step = softplus(gate_of(in.gate, token, head) + __ldg(args.dt_bias + head));
+  out.decay = expf(-expf(__ldg(args.a_log + head)) * out.step);
+  if constexpr (kFamily == Family::kGdn) {
+    out.beta = problem.beta_scale / (1.0f + expf(-gate_of(in.beta, token, head)));
+  } else {
+    out.skip = __ldg(args.skip + head);
+  }
+  return out;
+}
+
 // One token through the lane's part of the state; y to args.out if kOutput.
 template <Family kFamily, int kChunk, bool kOutput>
 __device__ void apply(const BaselineArgs& args, const Problem& problem, const BaselineInputs& in,
@@ -148,18 +145,14 @@ __device__ void apply(const BaselineArgs& args, const Problem& problem, const Ba
         __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&value_bits)[r / 2]);
     value[r] = pair.x, value[r + 1] = pair.y;
   }
-  const float step = softplus(gate_of(in.gate, token, at.head) + __ldg(args.dt_bias + at.head));
-  const float decay = expf(-expf(__ldg(args.a_log + at.head)) * step);
-  float beta = 0, skip = 0;
+  const Gates gates = gates_of<kFamily>(args, problem, in, token, at.head);
+  const auto [step, decay, beta, skip] = gates;
   if constexpr (kFamily == Family::kGdn) {
-    beta = problem.beta_scale / (1.0f + expf(-gate_of(in.beta, token, at.head)));
     scale_by(rsqrtf(row_sum(dot(key, key)) + 1e-6f), key);
     if constexpr (kOutput) {
       const float norm = row_sum(dot(query, query)) + 1e-6f;
       scale_by(rsqrtf(norm * static_cast<float>(kKeyDim)), query);
     }
-  } else {
-    skip = __ldg(args.skip + at.head);
   }
   float key_query = 0;
   if constexpr (kOutput) key_query = row_sum(dot(key, query));
@@ -240,6 +233,90 @@ __global__ void __launch_bounds__(32 * kWarps, 8)
   }
 }
 
+// One token of a narrow state: a warp takes its rows four at a time, the next eight on their way,
+// so that few registers hold many warps.
+template <Family kFamily, typename State>
+__global__ void __launch_bounds__(32 * kWarps, 12)
+    one_token_kernel(const BaselineArgs args, const Problem problem) {
+  constexpr int kChunk = State::kChunk, kChunks = kElements / kChunk;
+  constexpr int kAtOnce = 32 / kLanes;
+  const int thread_lane = threadIdx.x % 32;
+  const int slab = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (slab * kRows >= problem.n_heads * problem.value_dim) return;
+  const BaselineRow row = args.rows[blockIdx.y];
+  if (row.read_slot < 0 || row.n_tokens == 0) return;
+
+  const int lane = thread_lane % kLanes;
+  const int head = slab * kRows / problem.value_dim;
+  const int key_head = head / (problem.n_heads / problem.n_key_heads);
+  const int first_row = slab * kRows + thread_lane / kLanes;
+  typename State::Type* states =
+      static_cast<typename State::Type*>(args.state) + int64_t{first_row} * kKeyDim + lane * kChunk;
+  const typename State::Type* from = states + row.read_slot * args.state_slot_stride;
+  struct Part {
+    uint4 chunks[kChunks];
+  };
+  const auto load = [&](int i) {
+    Part part;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      part.chunks[c] = __ldcs(
+          reinterpret_cast<const uint4*>(from + i * kAtOnce * kKeyDim + c * kLanes * kChunk));
+    }
+    return part;
+  };
+  Part now = load(0), next = load(1);
+  dependencies_wait();
+
+  const BaselineInputs& in = args.inputs;
+  float key[kElements], query[kElements];
+  load_keys<kChunk>(in.key, row.token, key_head, lane, key);
+  load_keys<kChunk>(in.query, row.token, key_head, lane, query);
+  const auto [step, decay, beta, skip] = gates_of<kFamily>(args, problem, in, row.token, head);
+  if constexpr (kFamily == Family::kGdn) {
+    scale_by(rsqrtf(row_sum(dot(key, key)) + 1e-6f), key);
+    const float norm = row_sum(dot(query, query)) + 1e-6f;
+    scale_by(rsqrtf(norm * static_cast<float>(kKeyDim)), query);
+  }
+  const float key_query = row_sum(dot(key, query));
+  // A lane fetches the value of row thread_lane, and keeps the output of its group's row `lane`.
+  const float values = __bfloat162float(static_cast<const __nv_bfloat16*>(
+      in.value.data)[row.token * in.value.token_stride + slab * kRows + thread_lane % kRows]);
+  float kept = 0;
+  const int32_t slot = args.snapshot_slots[blockIdx.y];
+  typename State::Type* to = states + slot * args.state_slot_stride;
+#pragma unroll 1
+  for (int i = 0; i < kLaneRows; ++i) {
+    float state[kElements];
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) State::unpack(now.chunks[c], state + c * kChunk);
+    now = next;
+    if (i + 2 < kLaneRows) next = load(i + 2);
+    const float value = __shfl_sync(0xffffffffu, values, i * kAtOnce + thread_lane / kLanes);
+    float u = step * value;
+    if constexpr (kFamily == Family::kGdn) {
+      u = beta * (value - decay * row_sum(dot(state, key)));
+    }
+    float y = fmaf(decay, row_sum(dot(state, query)), u * key_query);
+    if constexpr (kFamily == Family::kMamba2) y = fmaf(skip, value, y);
+    if (lane == i) kept = y;
+    if (slot >= 0) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) state[e] = fmaf(u, key[e], decay * state[e]);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        __stcs(reinterpret_cast<uint4*>(to + i * kAtOnce * kKeyDim + c * kLanes * kChunk),
+               State::pack(state + c * kChunk));
+      }
+    }
+  }
+  if (lane < kLaneRows) {
+    static_cast<__nv_bfloat16*>(
+        args.out.data)[row.token * args.out.token_stride + first_row + lane * kAtOnce] =
+        __float2bfloat16_rn(kept);
+  }
+}
+
 template <Family kFamily, typename State>
 void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t stream, bool early) {
   const int slabs = problem.n_heads * problem.value_dim / kRows;
@@ -253,7 +330,13 @@ void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t strea
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = early ? 1 : 0;
-  cudaLaunchKernelEx(&config, baseline_kernel<kFamily, State>, args, problem);
+  auto kernel = baseline_kernel<kFamily, State>;
+  if constexpr (State::kChunk == 8) {
+    if (args.snapshot_slots != nullptr && args.snapshot_stride == 1) {
+      kernel = one_token_kernel<kFamily, State>;
+    }
+  }
+  cudaLaunchKernelEx(&config, kernel, args, problem);
 }
 
 template <Family kFamily>

@@ -44,7 +44,7 @@ struct BaselineArgs {
   void* state = nullptr;  // row-major slots [n_heads, value_dim, key_dim]
   int64_t state_slot_stride = 0;
   // [n_rows, snapshot_stride]: the slot that takes the state after each token of `inputs`; -1: not
-  // written. Null: none is.
+  // written. Null: none is. With a stride of 1 rows have one token at most, and none kept.
   const int32_t* snapshot_slots = nullptr;
   int32_t snapshot_stride = 0;
 };
