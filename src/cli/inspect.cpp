@@ -100,7 +100,7 @@ void run(const InspectFlags& flags) {
               model->grid().ring_rows, bytes(m.ring_token).c_str());
   std::printf("  conv ring  %s\n", bytes(m.conv_slot).c_str());
   std::printf("  KV         %s a token\n", bytes(m.kv_token).c_str());
-  const int64_t pages = (flags.context + ops::kKvPage - 1) / ops::kKvPage;
+  const int64_t pages = ops::pages_for(flags.context);
   const double sequence = static_cast<double>(m.checkpoint_slot + m.ring_slot + m.conv_slot) +
                           static_cast<double>(pages) * static_cast<double>(m.kv_page);
   std::printf("  in all     %s at %lld tokens of context\n", format_bytes(sequence).c_str(),

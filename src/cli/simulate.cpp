@@ -160,7 +160,7 @@ double sequence_a_gpu(const ModelSpec& spec, const SimulatedMachine& machine,
   const ModelMemory m = Model::plan(spec, DType::kBF16, options)->memory();
   const int64_t states = layer.way == "snapshots" ? layer.window : 1;
   const int64_t ring = layer.way == "plain" || layer.way == "snapshots" ? 0 : m.ring_slot;
-  const int64_t pages = (step.context + layer.window + ops::kKvPage - 1) / ops::kKvPage;
+  const int64_t pages = ops::pages_for(step.context + layer.window);
   const auto recurrent = static_cast<double>(states * m.checkpoint_slot + ring + m.conv_slot);
   return (recurrent + static_cast<double>(pages) * static_cast<double>(m.kv_page) *
                           kv_copies(spec, machine.n_gpus)) /

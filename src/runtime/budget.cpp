@@ -17,8 +17,6 @@ constexpr int64_t kIndexBytes = 256;
 // Of slots, of pages.
 constexpr int64_t kMostIndices = std::numeric_limits<int32_t>::max() / 2;
 
-int64_t pages_for(int64_t positions) { return (positions + kPage - 1) / kPage; }
-
 // What a slot and the like costs.
 struct Unit {
   int64_t slot, ring, conv, conv_rows, page;
@@ -87,7 +85,7 @@ class Fitter {
     return sequences * (draft_unit_.sequence() + least_pages() * draft_unit_.page) +
            12 * draft_->spec().vocab + device_.scratch_bytes(*draft_, limits.forward());
   }
-  int64_t least_pages() const { return pages_for(options_.max_positions); }
+  int64_t least_pages() const { return ops::pages_for(options_.max_positions); }
   bool fits(int32_t sequences) const {
     return fixed(sequences) + least_pages() * unit_.page <= budget_;
   }
@@ -123,7 +121,7 @@ class Fitter {
     // interval, and the draft model's beside it.
     const int64_t cache = rest - std::min(running - least_pages() * unit_.page, rest / 2);
     const int64_t interval = options_.snapshot_interval > 0 ? options_.snapshot_interval : 256;
-    const int64_t pages_each = pages_for(interval);
+    const int64_t pages_each = ops::pages_for(interval);
     const int64_t draft_each =
         draft_ != nullptr ? draft_unit_.slot + pages_each * draft_unit_.page : 0;
     int64_t snapshots = 0;

@@ -75,7 +75,7 @@ void EngineImpl::open_tiers() {
   format.fingerprint = fingerprint();
   format.max_positions = options_.max_positions;
   format.state_bytes = [this](int64_t position) {
-    return executor_.snapshot_bytes((position + ops::kKvPage - 1) / ops::kKvPage);
+    return executor_.snapshot_bytes(ops::pages_for(position));
   };
   tier_.emplace(options_.cache_folder, options_.cache_folder_bytes, std::move(format));
 }

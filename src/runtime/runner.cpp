@@ -9,13 +9,11 @@
 namespace replayssm {
 namespace {
 
-int64_t pages_for(int64_t positions) { return (positions + ops::kKvPage - 1) / ops::kKvPage; }
-
 PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits, int32_t slots_each) {
-  const double each =
-      static_cast<double>(memory.checkpoint_slot) * slots_each +
-      static_cast<double>(memory.ring_slot + memory.conv_slot) +
-      static_cast<double>(memory.kv_page) * static_cast<double>(pages_for(limits.max_positions));
+  const double each = static_cast<double>(memory.checkpoint_slot) * slots_each +
+                      static_cast<double>(memory.ring_slot + memory.conv_slot) +
+                      static_cast<double>(memory.kv_page) *
+                          static_cast<double>(ops::pages_for(limits.max_positions));
   const double kept =
       static_cast<double>(memory.checkpoint_slot + memory.conv_rows) * limits.snapshots +
       static_cast<double>(memory.kv_page) * limits.snapshot_pages;
@@ -26,7 +24,7 @@ PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits, int3
   sizes.ring_slots = limits.max_sequences;
   sizes.snapshots = limits.snapshots > 0;
   const int64_t pages =
-      limits.max_sequences * pages_for(limits.max_positions) + limits.snapshot_pages;
+      limits.max_sequences * ops::pages_for(limits.max_positions) + limits.snapshot_pages;
   if (pages > INT32_MAX) fail("a KV cache of ", pages, " pages; at most ", INT32_MAX);
   sizes.kv_pages = static_cast<int32_t>(pages);
   return sizes;
@@ -62,13 +60,13 @@ Runner::Runner(std::shared_ptr<const Model> model, const Device& device, RunnerL
                            pool_sizes(memory_, limits, checkpoint_slots_each(model_->options())),
                            limits.forward())),
       slots_(plain() ? 0 : limits.max_sequences + limits.snapshots),
-      pages_(static_cast<int32_t>(limits.max_sequences * pages_for(limits.max_positions)) +
+      pages_(static_cast<int32_t>(limits.max_sequences * ops::pages_for(limits.max_positions)) +
              limits.snapshot_pages),
       cache_(slots_, pages_, memory_.checkpoint_slot + memory_.conv_rows, memory_.kv_page),
       sequences_(static_cast<size_t>(limits.max_sequences)) {
   REPLAYSSM_CHECK(!plain() || limits.snapshots == 0, "snapshots need replay");
   for (Sequence& s : sequences_) {
-    s.pages.reserve(static_cast<size_t>(pages_for(limits.max_positions)));
+    s.pages.reserve(static_cast<size_t>(ops::pages_for(limits.max_positions)));
     s.snapshots.reserve(static_cast<size_t>(limits.max_tokens));
   }
   rows_.reserve(static_cast<size_t>(limits.max_sequences));
@@ -123,7 +121,7 @@ Row Runner::row_of(const Window& window, int64_t token) const {
 // Pages of [0, end), those of [n, end) the sequence's own. There are as many as all sequences need
 // at their longest; what lacks is with snapshots.
 void Runner::take_pages(Sequence& s, int64_t end) {
-  for (int64_t i = s.state.n / ops::kKvPage; i < pages_for(end); ++i) {
+  for (int64_t i = s.state.n / ops::kKvPage; i < ops::pages_for(end); ++i) {
     const auto at = static_cast<size_t>(i);
     const auto owned = [&] { return at < s.pages.size() && pages_.refs(s.pages[at]) == 1; };
     while (!owned() && pages_.n_free() == 0 && cache_.evict(nullptr)) continue;

@@ -12,8 +12,6 @@ constexpr int64_t kPage = ops::kKvPage;
 // own.
 constexpr int64_t kWorthACut = 64;
 
-int64_t pages_for(int64_t positions) { return (positions + kPage - 1) / kPage; }
-
 bool begins_alike(const Sequence& a, const Sequence& b, int64_t n) {
   return a.length() >= n && b.length() >= n &&
          std::equal(a.spec.tokens.begin(), a.spec.tokens.begin() + n, b.spec.tokens.begin());
@@ -33,8 +31,8 @@ Scheduler::Scheduler(const SchedulerOptions& options)
                       options.max_sequences <= options.pools.checkpoint_slots,
                   options.max_sequences, " sequences, ", options.pools.ring_slots, " rings, ",
                   options.pools.checkpoint_slots, " slots");
-  REPLAYSSM_CHECK(pages_for(options.max_positions) <= options.pools.kv_pages, options.max_positions,
-                  " positions, ", options.pools.kv_pages, " pages");
+  REPLAYSSM_CHECK(ops::pages_for(options.max_positions) <= options.pools.kv_pages,
+                  options.max_positions, " positions, ", options.pools.kv_pages, " pages");
   REPLAYSSM_CHECK(options.chunk_tokens % options.grid.interval == 0 &&
                       options.score_tokens % options.grid.interval == 0 &&
                       options.chunk_tokens % options.score_tokens == 0,
@@ -129,7 +127,7 @@ std::optional<int32_t> Scheduler::take_slot() {
 
 // Pages of [0, end), those of [n, end) the text's own.
 bool Scheduler::take_pages(const SequenceKey& key, Sequence& s, int64_t end) {
-  for (int64_t i = s.state.n / kPage; i < pages_for(end); ++i) {
+  for (int64_t i = s.state.n / kPage; i < ops::pages_for(end); ++i) {
     const auto at = static_cast<size_t>(i);
     // Giving up what shares a page makes it the text's own, too.
     const auto owned = [&] { return at < s.pages.size() && pages_.refs(s.pages[at]) == 1; };
@@ -225,8 +223,9 @@ bool Scheduler::admit(Sequence& s) {
   PrefixCache::Hit hit;
   if (uses_cache(s)) hit = cache_.peek(s.spec.tokens, s.length() - 1);
   // The pages of a hit are not there to be evicted.
-  const int64_t need = std::min(pages_for(s.length() + 1), pages_for(options_.max_positions)) -
-                       std::ssize(hit.pages);
+  const int64_t need =
+      std::min(ops::pages_for(s.length() + 1), ops::pages_for(options_.max_positions)) -
+      std::ssize(hit.pages);
   if (pages_.n_free() < need && pages_.n_free() + cache_.n_sole_pages(hit.pages) < need) {
     return false;
   }
@@ -467,15 +466,15 @@ std::optional<Scheduler::Place> Scheduler::import(std::span<const int32_t> token
   const int64_t size = std::ssize(tokens);
   if (!options_.prefix_cache || size == 0 || size % options_.grid.interval != 0) return {};
   if (cache_.peek(tokens, size).position == size) return {};
-  if (pages_.n_free() + cache_.n_sole_pages({}) < pages_for(size)) return {};
+  if (pages_.n_free() + cache_.n_sole_pages({}) < ops::pages_for(size)) return {};
   Place place;
   const auto slot = take_slot();
   if (!slot) return {};
   place.slot = *slot;
-  while (std::ssize(place.pages) < pages_for(size) && (pages_.n_free() > 0 || evict())) {
+  while (std::ssize(place.pages) < ops::pages_for(size) && (pages_.n_free() > 0 || evict())) {
     if (const auto page = pages_.take()) place.pages.push_back(*page);
   }
-  const bool whole = std::ssize(place.pages) == pages_for(size);
+  const bool whole = std::ssize(place.pages) == ops::pages_for(size);
   if (whole) {
     slot_position_[static_cast<size_t>(place.slot)] = size;
     slot_has_conv_[static_cast<size_t>(place.slot)] = 1;

@@ -24,7 +24,7 @@ class Cache {
   }
   std::vector<int32_t> take(int64_t n_positions) {
     std::vector<int32_t> pages;
-    for (int64_t i = 0; i < (n_positions + kKvPage - 1) / kKvPage; ++i) {
+    for (int64_t i = 0; i < pages_for(n_positions); ++i) {
       pages.push_back(order_.back());
       order_.pop_back();
     }
