@@ -1,6 +1,7 @@
 #include "cuda_cases.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "replay/cuda/kernels_cuda.h"
 
@@ -129,6 +130,25 @@ std::vector<Case> with_plan(const std::vector<Case>& cases) {
   std::vector<Case> out;
   for (const Case& c : cases) {
     if (plan_cuda(c.problem).plan != nullptr) out.push_back(c);
+  }
+  return out;
+}
+
+std::vector<Case> unique(std::initializer_list<std::vector<Case>> lists) {
+  std::vector<Case> out;
+  for (const auto& list : lists) {
+    for (const Case& c : list) {
+      const auto same = [&](const Case& other) { return other.name == c.name; };
+      if (std::none_of(out.begin(), out.end(), same)) out.push_back(c);
+    }
+  }
+  return out;
+}
+
+std::string test_name(const testing::TestParamInfo<Case>& info) {
+  std::string out;
+  for (char c : info.param.name) {
+    out += std::isalnum(static_cast<unsigned char>(c)) ? c : c == '*' ? 'x' : c == '+' ? 'p' : '_';
   }
   return out;
 }

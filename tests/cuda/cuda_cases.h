@@ -1,6 +1,11 @@
 // The problems that the CUDA kernels are tested on: their shapes, with few heads.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <ostream>
+#include <string>
 #include <vector>
 
 #include "../replay/cases.h"
@@ -19,5 +24,11 @@ std::vector<Case> cuda_core();
 
 // Those of a list that have a plan.
 std::vector<Case> with_plan(const std::vector<Case>& cases);
+// Those of several lists; a problem may stand in more than one.
+std::vector<Case> unique(std::initializer_list<std::vector<Case>> lists);
+
+// How gtest names a case, and prints it.
+std::string test_name(const testing::TestParamInfo<Case>& info);
+inline void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 }  // namespace replayssm::test

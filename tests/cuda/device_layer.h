@@ -4,16 +4,19 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "../replay/cases.h"
 #include "device.h"
 #include "replay/convert.h"
 #include "replay/cuda/kernels_cuda.h"
+#include "same_bytes.h"
 
 namespace replayssm::test {
 
@@ -42,29 +45,34 @@ class DeviceLayer {
     a_log_ = random(p_.n_heads, DType::kF32);
     dt_bias_ = random(gates_, DType::kF32);
     skip_ = random(p_.n_heads, DType::kF32);
-    out_ = std::make_unique<DeviceBuffer>(n_tokens_ * values_ * dtype_bytes(p_.activation));
-    saturated_ = std::make_unique<DeviceBuffer>(std::vector<int64_t>{0});
+    out_.now = std::make_unique<DeviceBuffer>(n_tokens_ * values_ * dtype_bytes(p_.activation));
+    saturated_.now = std::make_unique<DeviceBuffer>(std::vector<int64_t>{0});
+    for (Pool* x : all()) x->kept = std::make_unique<DeviceBuffer>(x->now->bytes());
   }
 
   const Problem& problem() const { return p_; }
   const CudaPlan& plan() const { return *plan_; }
   const std::vector<Row>& rows() const { return rows_; }
 
-  // What a step over some rows may change: outputs, pools, the overflow count.
-  struct Bytes {
-    std::vector<uint8_t> out, checkpoint, scale, ring_key, ring_value, ring_gate, saturated;
-    bool operator==(const Bytes&) const = default;
-  };
-
   // The pools as they were at first, and poisoned outputs.
   void reset() {
-    for (Pool* x : {&checkpoint_, &scale_, &ring_key_, &ring_value_, &ring_gate_}) {
-      cuda_check(
-          cudaMemcpy(x->now->data(), x->first->data(), x->now->bytes(), cudaMemcpyDeviceToDevice),
-          "reset");
+    for (Pool* x : all()) {
+      if (x->first != nullptr) copy(*x->first, *x->now);
     }
-    cuda_check(cudaMemset(out_->data(), 0xff, out_->bytes()), "reset");
-    cuda_check(cudaMemset(saturated_->data(), 0, 8), "reset");
+    cuda_check(cudaMemset(out_.now->data(), 0xff, out_.now->bytes()), "reset");
+    cuda_check(cudaMemset(saturated_.now->data(), 0, 8), "reset");
+  }
+  // Keeps all that a step may change: outputs, pools, the overflow count.
+  void keep() {
+    for (Pool* x : all()) copy(*x->now, *x->kept);
+  }
+  // What of it is no longer as it was kept, by name.
+  std::vector<std::string> changes() {
+    std::vector<std::string> out;
+    for (Pool* x : all()) {
+      if (!same_bytes(*x->now, *x->kept)) out.push_back(x->name);
+    }
+    return out;
   }
   StepArgs args(const DeviceBuffer& rows, int n_rows) const {
     StepArgs a;
@@ -78,7 +86,7 @@ class DeviceLayer {
     a.a_log = static_cast<const float*>(a_log_->data());
     a.dt_bias = static_cast<const float*>(dt_bias_->data());
     a.skip = static_cast<const float*>(skip_->data());
-    a.out = {out_->data(), values_};
+    a.out = {out_.now->data(), values_};
     a.checkpoint = checkpoint_.now->data();
     a.checkpoint_slot_stride = plan_->checkpoint_elements();
     a.scale = static_cast<float*>(scale_.now->data());
@@ -86,7 +94,7 @@ class DeviceLayer {
     a.ring_key = {ring_key_.now->data(), p_.grid.ring_rows * keys_, keys_};
     a.ring_value = {ring_value_.now->data(), p_.grid.ring_rows * values_, values_};
     a.ring_gate = {ring_gate_.now->data(), p_.grid.ring_rows * gates_, gates_};
-    a.n_saturated = static_cast<int64_t*>(saturated_->data());
+    a.n_saturated = static_cast<int64_t*>(saturated_.now->data());
     return a;
   }
   // Runs the rows in one launch.
@@ -95,23 +103,27 @@ class DeviceLayer {
     plan_->step(args(device_rows, static_cast<int>(rows.size())), nullptr);
     cuda_check(cudaDeviceSynchronize(), "step");
   }
+  // On the host.
+  struct Bytes {
+    std::vector<uint8_t> out, checkpoint, ring_key, ring_value, ring_gate;
+  };
   Bytes bytes() const {
-    const auto all = [](const DeviceBuffer& x) { return x.download<uint8_t>(x.bytes()); };
-    return {all(*out_),          all(*checkpoint_.now), all(*scale_.now),
-            all(*ring_key_.now), all(*ring_value_.now), all(*ring_gate_.now),
-            all(*saturated_)};
-  }
-  // The bytes of `out` that belong to a row.
-  std::vector<uint8_t> out_of(const Bytes& bytes, const Row& row) const {
-    const int64_t token = values_ * dtype_bytes(p_.activation);
-    return {bytes.out.begin() + row.token * token,
-            bytes.out.begin() + (row.token + row.n_tokens) * token};
+    const auto of = [](const Pool& x) { return x.now->download<uint8_t>(x.now->bytes()); };
+    return {of(out_), of(checkpoint_), of(ring_key_), of(ring_value_), of(ring_gate_)};
   }
 
  private:
   struct Pool {
-    std::unique_ptr<DeviceBuffer> first, now;
+    const char* name;
+    std::unique_ptr<DeviceBuffer> first = nullptr, now = nullptr, kept = nullptr;
   };
+
+  std::array<Pool*, 7> all() {
+    return {&out_, &checkpoint_, &scale_, &ring_key_, &ring_value_, &ring_gate_, &saturated_};
+  }
+  static void copy(const DeviceBuffer& from, DeviceBuffer& to) {
+    cuda_check(cudaMemcpy(to.data(), from.data(), from.bytes(), cudaMemcpyDeviceToDevice), "copy");
+  }
 
   void make_rows(int n_rows) {
     std::vector<int> slots(n_slots_), rings(n_slots_);
@@ -183,9 +195,9 @@ class DeviceLayer {
   int n_slots_;
   int64_t keys_, values_, gates_, checkpoint_bytes_ = 0, n_tokens_ = 0;
   std::vector<Row> rows_;
-  Pool checkpoint_, scale_, ring_key_, ring_value_, ring_gate_;
-  std::unique_ptr<DeviceBuffer> query_, key_, value_, gate_, beta_, a_log_, dt_bias_, skip_, out_,
-      saturated_;
+  Pool out_{"outputs"}, checkpoint_{"checkpoints"}, scale_{"scales"}, ring_key_{"ring keys"},
+      ring_value_{"ring values"}, ring_gate_{"ring gates"}, saturated_{"overflow count"};
+  std::unique_ptr<DeviceBuffer> query_, key_, value_, gate_, beta_, a_log_, dt_bias_, skip_;
 };
 
 }  // namespace replayssm::test

@@ -33,13 +33,9 @@ TEST_P(EveryKernel, StepsSweepsAndCheckpoints) {
   EXPECT_TRUE(same_bits(layer.state(5), state));
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> out = with_plan(cuda_shapes());
-  for (const Case& c : with_plan(cuda_dtypes())) out.push_back(c);
-  return out;
-}
-
-INSTANTIATE_TEST_SUITE_P(Cuda, EveryKernel, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Cuda, EveryKernel,
+                         testing::ValuesIn(with_plan(unique({cuda_shapes(), cuda_dtypes()}))),
+                         test_name);
 
 }  // namespace
 }  // namespace replayssm::test

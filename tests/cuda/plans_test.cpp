@@ -2,8 +2,6 @@
 // expected_skips.txt is a failure (tools/gpu_test.sh). Needs no device.
 #include <gtest/gtest.h>
 
-#include <cctype>
-
 #include "cuda_cases.h"
 #include "replay/cuda/conv_cuda.h"
 #include "replay/cuda/kernels_cuda.h"
@@ -23,26 +21,6 @@ TEST_P(CudaPlans, HasAKernel) {
   const Problem& p = planned.plan->problem();
   EXPECT_GE(planned.plan->checkpoint_elements(), int64_t{p.n_heads} * p.value_dim * p.key_dim);
   EXPECT_EQ(planned.plan->scale_elements() > 0, p.checkpoint == DType::kI8);
-}
-
-std::string test_name(const testing::TestParamInfo<Case>& info) {
-  std::string out;
-  for (char c : info.param.name) {
-    out += std::isalnum(static_cast<unsigned char>(c)) ? c : c == '*' ? 'x' : c == '+' ? 'p' : '_';
-  }
-  return out;
-}
-
-// The same problem may stand in several lists.
-std::vector<Case> unique(std::initializer_list<std::vector<Case>> lists) {
-  std::vector<Case> out;
-  for (const auto& list : lists) {
-    for (const Case& c : list) {
-      const auto same = [&](const Case& other) { return other.name == c.name; };
-      if (std::none_of(out.begin(), out.end(), same)) out.push_back(c);
-    }
-  }
-  return out;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaPlans,
