@@ -3,13 +3,12 @@
 # layers (EveryKernel, the conv, the commits) under compute-sanitizer's memcheck, racecheck and
 # initcheck, all at once, and writes h200_sanitizer.json. Fails on a report, a failed test, a crash
 # or a process that takes longer than SECONDS_EACH. BUILD, RESULTS: as tools/gpu_test.sh.
-#   SHARDS        processes a tool (5)
 #   SECONDS_EACH  of a process (170)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build/cuda}
 results=${RESULTS:-bench/results}
-shards=${SHARDS:-5}
+declare -A shards=([memcheck]=4 [racecheck]=10 [initcheck]=4)  # racecheck takes the longest
 reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT
 mkdir -p "$results"
@@ -24,9 +23,9 @@ sanitize() {
     --gtest_output="json:$reports/$1.$2.json" > "$reports/$1.$2.log" 2>&1
   echo $? > "$reports/$1.$2.code"
 }
-for tool in memcheck racecheck initcheck; do
-  for ((shard = 0; shard < shards; ++shard)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
+for tool in "${!shards[@]}"; do
+  for ((shard = 0; shard < shards[$tool]; ++shard)); do
+    GTEST_TOTAL_SHARDS=${shards[$tool]} GTEST_SHARD_INDEX=$shard \
       sanitize $tool $shard replay_cuda_test '*EveryKernel*' &
     ((port += 16))
   done

@@ -3,29 +3,35 @@
 # and writes h200_tests.json. Fails on a failed test, a crash, a skip that is not listed in
 # tests/cuda/expected_skips.txt, or a build of other sources. Flags go to the binaries
 # (--gtest_filter).
-#   BUILD    the build folder (build/cuda)
-#   RESULTS  where the JSON goes (bench/results)
+#   BUILD         the build folder (build/cuda)
+#   RESULTS       where the JSON goes (bench/results)
+#   SHARDS        processes a binary (3)
+#   SECONDS_EACH  of a process (400)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build/cuda}
 results=${RESULTS:-bench/results}
+shards=${SHARDS:-3}
 reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT
 mkdir -p "$results"
 shopt -s nullglob
 # All at once: most of their time is the CPU's, which computes what to expect.
 for binary in "$build"/tests/*_cuda_test; do
-  name=$(basename "$binary")
-  {
-    "$binary" --gtest_brief=1 --gtest_output="json:$reports/$name.json" "$@" \
-      > "$reports/$name.log" 2>&1
-    code=$?
-    # A binary that died leaves no report or a broken one: the summary counts it as failed.
-    [ -s "$reports/$name.json" ] && [ $code -le 1 ] ||
-      echo "{\"crashed\": $code}" > "$reports/$name.json"
-    echo "== $name"
-    cat "$reports/$name.log"
-  } &
+  for ((shard = 0; shard < shards; ++shard)); do
+    {
+      name=$(basename "$binary").$shard
+      GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout "${SECONDS_EACH:-400}" \
+        "$binary" --gtest_brief=1 --gtest_output="json:$reports/$name.json" "$@" \
+        > "$reports/$name.log" 2>&1
+      code=$?
+      # One that died leaves no report or a broken one: the summary counts it as failed.
+      [ -s "$reports/$name.json" ] && [ $code -le 1 ] ||
+        echo "{\"crashed\": $code}" > "$reports/$name.json"
+      echo "== $name"
+      cat "$reports/$name.log"
+    } &
+  done
 done
 wait
 tools/gpu_test_report.py --build "$build" --out "$results/h200_tests.json" "$reports"

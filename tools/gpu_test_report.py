@@ -23,13 +23,14 @@ def expected_skips(path=SKIPS):
 
 
 def gather(folder):
-    """The tests of all reports: [{name, result, seconds}], result passed, failed or skipped."""
+    """The tests of all reports, which are called binary.shard.json: [{name, result, seconds}],
+    result passed, failed or skipped. A shard that died stands as a failed test of its name."""
     tests = []
     for path in sorted(folder.glob("*.json")):
-        binary = path.stem
+        binary = path.stem.split(".")[0]
         report = json.loads(path.read_text())
         if "crashed" in report:
-            tests.append({"name": binary, "result": "failed", "seconds": 0,
+            tests.append({"name": path.stem, "result": "failed", "seconds": 0,
                           "why": f"exit code {report['crashed']}"})
             continue
         for suite in report["testsuites"]:

@@ -118,16 +118,19 @@ class Results(unittest.TestCase):
         self.assertEqual(count[0] - count[1], 2)  # T = 2 is not in the picture
 
 
+def case(name, **more):
+    return {"name": name, "status": "RUN", "result": "COMPLETED", "time": "1.5s", **more}
+
+
 class TestReport(unittest.TestCase):
-    def gather(self, report):
+    def gather(self, *reports):
+        """What one binary's shards left."""
         with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "step_cuda_test.json").write_text(json.dumps(report))
+            for i, report in enumerate(reports):
+                (pathlib.Path(folder) / f"step_cuda_test.{i}.json").write_text(json.dumps(report))
             return gpu_test_report.gather(pathlib.Path(folder))
 
     def test_results_of_a_binary(self):
-        def case(name, **more):
-            return {"name": name, "status": "RUN", "result": "COMPLETED", "time": "1.5s", **more}
-
         suite = [case("Good"), case("Bad", failures=[{"failure": "x"}]),
                  case("Left", result="SKIPPED"), case("Filtered", status="NOTRUN")]
         tests = self.gather({"testsuites": [{"name": "Step", "testsuite": suite}]})
@@ -136,8 +139,14 @@ class TestReport(unittest.TestCase):
                           ("step_cuda_test/Step.Bad", "failed"),
                           ("step_cuda_test/Step.Left", "skipped")])
 
-    def test_a_crash_is_a_failure(self):
-        self.assertEqual(self.gather({"crashed": 139})[0]["result"], "failed")
+    def test_shards_are_one_binary_and_a_crash_names_its_shard(self):
+        one, two = ({"testsuites": [{"name": "Step", "testsuite": [case(name)]}]}
+                    for name in ("One", "Two/int8"))
+        tests = self.gather(one, {"crashed": 139}, {"testsuites": []}, two)
+        self.assertEqual([(t["name"], t["result"]) for t in tests],
+                         [("step_cuda_test/Step.One", "passed"),
+                          ("step_cuda_test.1", "failed"),
+                          ("step_cuda_test/Step.Two/int8", "passed")])
 
     def test_list_of_skips(self):
         with tempfile.TemporaryDirectory() as folder:
