@@ -349,6 +349,7 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, uint8_t*
     scale[half] = zero ? 0.0f : split - (split - full);
     inverse[half] = __half2half2(quanta);
   }
+  __syncwarp();  // all have read the old scales
   if (c() == 0) {
     *reinterpret_cast<float2*>(row_scale) = make_float2(scale[0], scale[1]);
     if (slot != nullptr) {
