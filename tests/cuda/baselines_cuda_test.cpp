@@ -23,7 +23,8 @@ constexpr int kSequences = 3;
 constexpr int64_t kTokens = 40;
 constexpr int kWindow = 4;
 
-enum class Method { kPlain, kSnapshots, kActivationReplay, kJointAdvance };
+// kPlainOfMany: in a launch that fills the GPU, with rows that are none.
+enum class Method { kPlain, kPlainOfMany, kSnapshots, kActivationReplay, kJointAdvance };
 
 struct Layer {
   const char* name;
@@ -125,17 +126,19 @@ struct Result {
 
 Result run(const Problem& p, const Inputs& in, Method method) {
   EXPECT_EQ(cuda::baseline_reason(p), "");
-  const int window = method == Method::kPlain ? 1 : kWindow;
+  const bool plain = method == Method::kPlain || method == Method::kPlainOfMany;
+  const int window = plain ? 1 : kWindow;
   const int slots = method == Method::kSnapshots ? kWindow : 1;  // of a sequence
   const int64_t state_elements = in.values * p.key_dim, bytes = dtype_bytes(p.checkpoint);
   DeviceBuffer states(kSequences * slots * state_elements * bytes);
   DeviceBuffer out(kSequences * kWindow * in.values * 2);
   DeviceBuffer a_log(in.a_log), dt_bias(in.dt_bias), skip(in.skip);
-  DeviceBuffer rows_device(kSequences * sizeof(BaselineRow)), snapshots_device(1 << 12);
+  const int n_rows = method == Method::kPlainOfMany ? 200 : kSequences;
+  DeviceBuffer rows_device(n_rows * sizeof(BaselineRow)), snapshots_device(1 << 12);
   Window windows[2] = {Window(in), Window(in)};
   BaselineArgs args;
   args.rows = static_cast<const BaselineRow*>(rows_device.data());
-  args.n_rows = kSequences;
+  args.n_rows = n_rows;
   args.a_log = static_cast<const float*>(a_log.data());
   args.dt_bias = static_cast<const float*>(dt_bias.data());
   args.skip = static_cast<const float*>(skip.data());
@@ -147,7 +150,8 @@ Result run(const Problem& p, const Inputs& in, Method method) {
                           static_cast<size_t>(state_elements * bytes)),
                "zero state");
   }
-  const auto launch = [&](const std::vector<BaselineRow>& rows) {
+  const auto launch = [&](std::vector<BaselineRow> rows) {
+    rows.resize(n_rows);
     rows_device.upload(rows);
     cuda::baseline_step(p, args, nullptr);
     cuda_check(cudaGetLastError(), "launch");
@@ -169,7 +173,7 @@ Result run(const Problem& p, const Inputs& in, Method method) {
       const int64_t left = kTokens - n[i];
       const int t = static_cast<int>(std::min<int64_t>(window, left));
       // A snapshot stands for at least its window's first token.
-      const int least = method == Method::kPlain || method == Method::kSnapshots ? 1 : 0;
+      const int least = plain || method == Method::kSnapshots ? 1 : 0;
       stands[i] = t == 0 ? 0 : std::max<int>(least, static_cast<int>(rng() % (t + 1)));
       const int64_t first = static_cast<int64_t>(tokens.size());
       for (int j = 0; j < window; ++j) {
@@ -182,7 +186,7 @@ Result run(const Problem& p, const Inputs& in, Method method) {
       rows.push_back({skipped ? -1 : slot[i], joint ? before[i] : 0, joint ? slot[i] : -1, t,
                       i * int64_t{window}, first});
     }
-    if (method == Method::kPlain || method == Method::kSnapshots) {
+    if (plain || method == Method::kSnapshots) {
       snapshots_device.upload(snapshots);
       args.snapshot_slots = static_cast<const int32_t*>(snapshots_device.data());
       args.snapshot_stride = window;
@@ -258,8 +262,8 @@ TEST_P(CudaBaselines, EveryMethodIsTheRecurrence) {
   // bf16 outputs; a state rounded once a token at most.
   const double y_bound = dtype == DType::kBF16 ? 1e-2 : 3e-3;
   const double state_bound = dtype == DType::kF32 ? 1e-5 : dtype == DType::kF16 ? 2e-3 : 1.5e-2;
-  for (const Method method :
-       {Method::kPlain, Method::kSnapshots, Method::kActivationReplay, Method::kJointAdvance}) {
+  for (const Method method : {Method::kPlain, Method::kPlainOfMany, Method::kSnapshots,
+                              Method::kActivationReplay, Method::kJointAdvance}) {
     const Result result = run(p, in, method);
     const double y_error = relative_error(y, result.y);
     const double state_error = relative_error(state, result.state);

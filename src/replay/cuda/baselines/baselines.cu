@@ -17,6 +17,8 @@ constexpr int kLaneRows = 4;                    // consecutive rows of a lane
 constexpr int kElements = kKeyDim / kLanes;     // of one row in a lane
 constexpr int kRows = 32 / kLanes * kLaneRows;  // of a warp
 constexpr int kWarps = 2;                       // of a block; they never meet
+// baseline_kernel's that a GPU of 132 multiprocessors (H100, H200) holds at once.
+constexpr int kBlocksAtOnce = 8 * 132;
 
 struct Float {
   static constexpr int kChunk = 4;  // elements of 16 bytes
@@ -114,16 +116,27 @@ struct Gates {
   float step, decay, beta, skip;
 };
 
+struct RawGates {
+  float gate, dt_bias, a_log;
+  float beta_or_skip;  // GDN, Mamba-2
+};
+
 template <Family kFamily>
-__device__ Gates gates_of(const BaselineArgs& args, const Problem& problem,
-                          const BaselineInputs& in, int64_t token, int head) {
+__device__ RawGates load_gates(const BaselineArgs& args, const BaselineInputs& in, int64_t token,
+                               int head) {
+  return {gate_of(in.gate, token, head), __ldg(args.dt_bias + head), __ldg(args.a_log + head),
+          kFamily == Family::kGdn ? gate_of(in.beta, token, head) : __ldg(args.skip + head)};
+}
+
+template <Family kFamily>
+__device__ Gates gates_of(const RawGates& raw, const Problem& problem) {
   Gates out = {};
-  out.step = softplus(gate_of(in.gate, token, head) + __ldg(args.dt_bias + head));
-  out.decay = expf(-expf(__ldg(args.a_log + head)) * out.step);
+  out.step = softplus(raw.gate + raw.dt_bias);
+  out.decay = expf(-expf(raw.a_log) * out.step);
   if constexpr (kFamily == Family::kGdn) {
-    out.beta = problem.beta_scale / (1.0f + expf(-gate_of(in.beta, token, head)));
+    out.beta = problem.beta_scale * reciprocal(1.0f + expf(-raw.beta_or_skip));
   } else {
-    out.skip = __ldg(args.skip + head);
+    out.skip = raw.beta_or_skip;
   }
   return out;
 }
@@ -145,7 +158,7 @@ __device__ void apply(const BaselineArgs& args, const Problem& problem, const Ba
         __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(&value_bits)[r / 2]);
     value[r] = pair.x, value[r + 1] = pair.y;
   }
-  const Gates gates = gates_of<kFamily>(args, problem, in, token, at.head);
+  const Gates gates = gates_of<kFamily>(load_gates<kFamily>(args, in, token, at.head), problem);
   const auto [step, decay, beta, skip] = gates;
   if constexpr (kFamily == Family::kGdn) {
     scale_by(rsqrtf(row_sum(dot(key, key)) + 1e-6f), key);
@@ -268,22 +281,24 @@ __global__ void __launch_bounds__(32 * kWarps, 12)
   Part now = load(0), next = load(1);
   dependencies_wait();
 
+  // All loads before the first branch: one latency.
   const BaselineInputs& in = args.inputs;
+  const RawGates raw = load_gates<kFamily>(args, in, row.token, head);
+  // A lane fetches the value of row thread_lane, and keeps the output of its group's row `lane`.
+  const float values = __bfloat162float(static_cast<const __nv_bfloat16*>(
+      in.value.data)[row.token * in.value.token_stride + slab * kRows + thread_lane % kRows]);
+  const int32_t slot = args.snapshot_slots[blockIdx.y];
   float key[kElements], query[kElements];
   load_keys<kChunk>(in.key, row.token, key_head, lane, key);
   load_keys<kChunk>(in.query, row.token, key_head, lane, query);
-  const auto [step, decay, beta, skip] = gates_of<kFamily>(args, problem, in, row.token, head);
+  const auto [step, decay, beta, skip] = gates_of<kFamily>(raw, problem);
   if constexpr (kFamily == Family::kGdn) {
     scale_by(rsqrtf(row_sum(dot(key, key)) + 1e-6f), key);
     const float norm = row_sum(dot(query, query)) + 1e-6f;
     scale_by(rsqrtf(norm * static_cast<float>(kKeyDim)), query);
   }
   const float key_query = row_sum(dot(key, query));
-  // A lane fetches the value of row thread_lane, and keeps the output of its group's row `lane`.
-  const float values = __bfloat162float(static_cast<const __nv_bfloat16*>(
-      in.value.data)[row.token * in.value.token_stride + slab * kRows + thread_lane % kRows]);
   float kept = 0;
-  const int32_t slot = args.snapshot_slots[blockIdx.y];
   typename State::Type* to = states + slot * args.state_slot_stride;
 #pragma unroll 1
   for (int i = 0; i < kLaneRows; ++i) {
@@ -332,7 +347,9 @@ void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t strea
   config.numAttrs = early ? 1 : 0;
   auto kernel = baseline_kernel<kFamily, State>;
   if constexpr (State::kChunk == 8) {
-    if (args.snapshot_slots != nullptr && args.snapshot_stride == 1) {
+    // A launch that is on the GPU at once gains nothing by more warps.
+    const bool many = int64_t{config.gridDim.x} * config.gridDim.y > kBlocksAtOnce;
+    if (many && args.snapshot_slots != nullptr && args.snapshot_stride == 1) {
       kernel = one_token_kernel<kFamily, State>;
     }
   }
