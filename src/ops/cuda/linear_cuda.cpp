@@ -29,18 +29,20 @@ cublasLtMatrixLayout_t layout(cudaDataType_t type, int64_t rows, int64_t cols, i
   return out;
 }
 
-// Sums that are split over blocks depend on how many there are.
-bool splits_sums(const cublasLtMatmulAlgo_t& algo) {
+// That a sum is whole, or cut into parts that are kept in fp32 and added in order.
+bool sums_in_order(const cublasLtMatmulAlgo_t& algo) {
   int32_t split = 0;
   uint32_t reduction = 0;
   cublasLtMatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
                                        sizeof(split), nullptr);
   cublasLtMatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
                                        sizeof(reduction), nullptr);
-  return split > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
+  if (split <= 1) return reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
+  return reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-// Row counts that a kExact algorithm must take.
+// Row counts that a kExact algorithm must take; more go in pieces.
+constexpr int64_t kMostExactRows = 1024;
 constexpr int64_t kExactRows[] = {1, 2, 3, 7, 16, 33, 64, 100, 256, 257, 1000, 1024};
 constexpr int64_t kExactRowsFp8[] = {4, 8, 16, 36, 64, 100, 256, 260, 1000, 1024};
 
@@ -205,18 +207,20 @@ cublasLtMatmulAlgo_t fastest(const CudaContext& context, const Product& product,
   return *choice;
 }
 
-// Without split sums, and for any number of rows: the first that cuBLASLt proposes, for 256 rows or
-// else for others, and takes for all. No timing: the choice is the same in every process.
+// With sums in one order for any number of rows: the first that cuBLASLt proposes, for 128 rows or
+// else for others, and takes for all. What it proposes for 256 costs twice as much for one row, and
+// gains 1/8 for 256 (docs/benchmarks.md). FP8: whole sums, for 256 rows first. No timing: the
+// choice is the same in every process.
 cublasLtMatmulAlgo_t exact_algorithm(const CudaContext& context, const LinearCuda& weight,
                                      const ProductInput& x, Matrix y) {
   const auto product_of = [&](int64_t rows) {
     return Product(weight, {x.data, x.scales, rows, x.stride}, y.dtype, y.stride);
   };
-  const std::span<const int64_t> all =
-      is_fp8(weight.type) ? std::span<const int64_t>(kExactRowsFp8) : kExactRows;
-  for (const int64_t rows : {256, 192, 128, 64, 32, 16, 512, 1024}) {
-    for (const auto& result : product_of(rows).heuristics(context.lt(), true, 16)) {
-      if (result.state != CUBLAS_STATUS_SUCCESS || splits_sums(result.algo)) continue;
+  const bool fp8 = is_fp8(weight.type);
+  const std::span<const int64_t> all = fp8 ? std::span<const int64_t>(kExactRowsFp8) : kExactRows;
+  for (const int64_t rows : {fp8 ? 256 : 128, 256, 192, 128, 64, 32, 16, 512, 1024}) {
+    for (const auto& result : product_of(rows).heuristics(context.lt(), fp8, 16)) {
+      if (result.state != CUBLAS_STATUS_SUCCESS || !sums_in_order(result.algo)) continue;
       if (std::all_of(all.begin(), all.end(),
                       [&](int64_t n) { return product_of(n).takes(context.lt(), result.algo); })) {
         return result.algo;
@@ -224,7 +228,7 @@ cublasLtMatmulAlgo_t exact_algorithm(const CudaContext& context, const LinearCud
     }
   }
   fail("linear: no algorithm of cuBLASLt for ", weight.n_out, " x ", weight.n_in,
-       " serves every number of rows with whole sums");
+       " serves every number of rows with sums in one order");
 }
 
 bool capturing(cudaStream_t stream) {
@@ -391,7 +395,12 @@ void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x,
   } else if (pieces && one_row(context, y)) {
     linear_one_row(context, weight, x, y, accumulate);
   } else if (pieces && in_pieces(weight, y)) {
-    run_product(context, weight, {x.data, nullptr, x.rows, x.stride}, y, accumulate);
+    const int64_t most = context.mode() == Mode::kExact ? kMostExactRows : y.rows;
+    for (int64_t first = 0; first < y.rows; first += most) {
+      const int64_t n = std::min(most, y.rows - first);
+      run_product(context, weight, {x.at(first), nullptr, n, x.stride}, y.slice_rows(first, n),
+                  accumulate);
+    }
   } else {
     linear_plain(context, weight, x, y, accumulate);
   }

@@ -4,9 +4,9 @@
 //   x [rows, n_in] bf16 (fp32 with an fp32 weight), y [rows, n_out] bf16 or fp32
 //
 // Sums are fp32. kFast: cuBLASLt's algorithm of choice for the rows, an own kernel for at most
-// four. kExact: one algorithm a weight for every number of rows, without split sums; the first rows
-// of a longer x are what they are alone, to the bit. FP8 weights quantise x on the way, a row at a
-// time.
+// four. kExact: one algorithm a weight for every number of rows, its sums in one order; the first
+// rows of a longer x are what they are alone, to the bit. FP8 weights quantise x on the way, a row
+// at a time.
 #pragma once
 
 #include <cstdint>

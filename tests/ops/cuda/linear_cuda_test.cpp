@@ -83,11 +83,12 @@ TEST(LinearCuda, MatchesReference) {
 TEST(LinearCuda, ExactRowsDoNotDependOnTheirNumber) {
   const Device device(Mode::kExact);
   const CudaContext& context = device.context();
-  constexpr int64_t kRows = 1024;
-  constexpr int64_t kCounts[] = {1,   2,   3,   4,   7,   8,   15,   16,   17,  31,
-                                 33,  63,  64,  65,  100, 127, 128,  129,  192, 255,
-                                 256, 257, 383, 512, 513, 768, 1000, 1023, 1024};
-  constexpr int64_t kAlone[] = {0, 1, 5, 8, 15, 16, 63, 64, 100, 255, 256, 511, 700, 1023};
+  constexpr int64_t kRows = 1300;
+  constexpr int64_t kCounts[] = {1,   2,   3,   4,   7,    8,    15,   16,   17,  31,  33,
+                                 63,  64,  65,  100, 127,  128,  129,  192,  255, 256, 257,
+                                 383, 512, 513, 768, 1000, 1023, 1024, 1025, 1300};
+  constexpr int64_t kAlone[] = {0,   1,   5,   8,   15,  16,   63,   64,
+                                100, 255, 256, 511, 700, 1023, 1024, 1299};
   struct Case {
     int64_t n_out, n_in;
     DType y;
