@@ -149,6 +149,7 @@ class StepBlock {
     write_slot_ = static_cast<int>(x[5] >> 32);
     ring_slot_ = static_cast<int>(x[6]);
     first_row_ = blockIdx.y * p_.rows_per_key_head + blockIdx.x * T::kRows;
+    if constexpr (!kConstantsLate) load_constants();
   }
 
   __device__ void run() {
@@ -291,6 +292,23 @@ class StepBlock {
 
   // ---- loads
 
+  // The heads' constants come with the row: each would cost a latency later on. GDN's int8 kernel
+  // of single tokens has no registers to keep them in.
+  static constexpr bool kConstantsLate = T::kInt8 && T::kSingle && !T::kMamba;
+  __device__ void load_constants() {
+    const int first_head = first_row_ / T::kValueDim;
+    if (!T::kKda && gate_head() < T::kHeads) {
+      a_log_ = a_.a_log[first_head + gate_head()];
+      dt_bias_ = a_.dt_bias[first_head + gate_head()];
+    }
+    if constexpr (T::kMamba) {
+#pragma unroll
+      for (int set = 0; set < T::kWeightSets; ++set) {
+        skip_[set] = a_.skip[first_head + head_of(set)];
+      }
+    }
+  }
+
   __device__ void load_state() {
     if (c_ == 0) {
       constexpr uint32_t kZero = T::kInt8 ? 0x80808080u : 0;
@@ -418,7 +436,7 @@ class StepBlock {
     }
     if constexpr (T::kShare) {
       share_weights(from, to);
-      __syncthreads();
+      weights_stand_ = false;
     }
   }
 
@@ -437,15 +455,19 @@ class StepBlock {
       }
     }
   }
-  __device__ void weights_of(int m, uint4 weights[kGroups]) const {
-    const int head = head_of(set_of(m));
-    if constexpr (T::kShare) {
+  __device__ void weights_of_warp(uint4 weights[T::kWeightSets][kGroups]) const {
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        weights[group] = s_.weights[head][T::kSingle ? 0 : parity(base_)][group][threadIdx.x % 32];
+    for (int set = 0; set < T::kWeightSets; ++set) {
+      const int head = head_of(set);
+      if constexpr (T::kShare) {
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          weights[set][group] =
+              s_.weights[head][T::kSingle ? 0 : parity(base_)][group][threadIdx.x % 32];
+        }
+      } else {
+        weigh(base_, head, weights[set]);
       }
-    } else {
-      weigh(base_, head, weights);
     }
   }
 
@@ -456,7 +478,8 @@ class StepBlock {
       (2 * (T::kSingle ? 1 : kColumns) + kHalfWarps - 1) / kHalfWarps;
   // Vector i of the half-warp: a key or a query. A warp has two of a kind at a time, so that it
   // runs what that kind needs alone, and of each kind as many as the others; a window of one token
-  // has one of each.
+  // has one of each. Mamba-2's warps but the first then go straight to the gates.
+  static constexpr bool kFirstWarpOnly = T::kSingle && T::kMamba;
   __device__ static bool is_key(int i) {
     return T::kSingle ? threadIdx.x / 16 % 2 == 0 : (warp() + i) % 2 == 0;
   }
@@ -495,7 +518,7 @@ class StepBlock {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int position = vector_position(i, from);
-      if (position >= to) continue;
+      if (position >= to || (kFirstWarpOnly && warp() > 0)) continue;
       const Tokens& tokens = is_key(i) ? a_.key : a_.query;
       const int64_t at = token_of(position) * tokens.token_stride + blockIdx.y * T::kKeyDim;
 #pragma unroll
@@ -616,7 +639,8 @@ class StepBlock {
   __device__ void weigh_delta(int base, int head, uint4 weights[kGroups]) const;
   __device__ void segment(int from, int to);
   __device__ void products(Products d) const;
-  __device__ void product_tf32(float (*d)[4], const float x[4], uint32_t key, uint32_t query) const;
+  __device__ void product_tf32(float (*d)[4], float (*low)[4], const float x[4], uint32_t key,
+                               uint32_t query) const;
   // The interval's ring values as operands: of products, of groups of slots.
   using SlotValues = uint32_t[kMs][kGroups][4];
   __device__ void load_slots(int n, SlotValues u) const;
@@ -669,10 +693,13 @@ class StepBlock {
   int n_, c_, start_, end_;  // positions
   int64_t token_;
   int first_row_;
+  float a_log_, dt_bias_;       // of the head whose gates the warp prepares
+  float skip_[T::kWeightSets];  // Mamba-2
   bool pending_ = false;
-  int base_ = 0;        // the grid point of the interval in work
-  int sub_window_ = 0;  // first position of the sub-window
-  Fetched fetched_;     // of the next sub-window
+  int base_ = 0;                // the grid point of the interval in work
+  int sub_window_ = 0;          // first position of the sub-window
+  bool weights_stand_ = false;  // kShare: all warps may read them
+  Fetched fetched_;             // of the next sub-window
   uint32_t value_[T::kOwnColumns][kMs];
 };
 

@@ -12,14 +12,15 @@ __device__ void StepBlock<T>::prepare_gates(int from, int to, bool to_ring) {
   if (gate_head() >= T::kHeads) return;
   const int h = gate_head();
   const int head = first_row_ / T::kValueDim + h;
-  const float rate = -expf(a_.a_log[head]);
+  if constexpr (kConstantsLate) load_constants();
+  const float rate = -expf(a_log_);
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
     const int position = fetched_.gate_position[i];
     const int slot = slot_of(position), p = parity(position);
     float gate = fetched_.gate[i], beta = 0;
     if (position >= from && position < to) {
-      const float raw = gate + a_.dt_bias[head];
+      const float raw = gate + dt_bias_;
       const float soft = raw > 20.0f ? raw : log1pf(expf(raw));
       gate = T::kMamba ? soft : rate * soft;
       if constexpr (!T::kMamba) beta = p_.beta_scale / (1.0f + expf(-fetched_.beta[i]));
@@ -59,6 +60,7 @@ __device__ void StepBlock<T>::prepare_operands(int from, int to, bool to_ring) {
     const int position = vector_position(i, from);
     // A warp goes on where one of its vectors stands: the sums are the whole warp's.
     if (!T::kSingle && position - threadIdx.x / 16 % 2 >= to) continue;
+    if (kFirstWarpOnly && (warp() > 0 || position >= to)) continue;
     const bool stands = position < to;
     const bool key = is_key(i);
     if constexpr (T::kMamba) {

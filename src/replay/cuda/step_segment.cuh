@@ -107,6 +107,8 @@ __device__ void StepBlock<T>::products(Products d) const {
   }
   uint32_t z[4];
   uint4 a[kMs];
+  // fp32: sums of what tf32 leaves out, chains of their own.
+  float low[kMs][kTilesN][4] = {};
 #pragma unroll
   for (int step = 0; step < T::kSteps; ++step) {
     if constexpr (T::kMamba) {
@@ -162,18 +164,28 @@ __device__ void StepBlock<T>::products(Products d) const {
             x[2] = low.y;
             x[3] = high.y;
           }
-          product_tf32(d[m], x, b[pair], T::kMamba ? 0 : b[2 + pair]);
+          product_tf32(d[m], low[m], x, b[pair], T::kMamba ? 0 : b[2 + pair]);
         }
+      }
+    }
+  }
+  if constexpr (T::kCheckpoint == DType::kF32) {
+#pragma unroll
+    for (int m = 0; m < kMs; ++m) {
+#pragma unroll
+      for (int n = 0; n < kTilesN; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) d[m][n][e] += low[m][n][e];
       }
     }
   }
 }
 
-// Eight keys of fp32 or bf16 by products of tf32; what fp32 has beyond its first 11 bits goes in a
-// second one. key, query: the columns' fp16 pair (Mamba-2: `key` is the only one).
+// Eight keys of fp32 or bf16 by products of tf32; what fp32 has beyond its first 11 bits goes to
+// `low`. key, query: the columns' fp16 pair (Mamba-2: `key` is the only one).
 template <typename T>
-__device__ void StepBlock<T>::product_tf32(float (*d)[4], const float x[4], uint32_t key,
-                                           uint32_t query) const {
+__device__ void StepBlock<T>::product_tf32(float (*d)[4], float (*low)[4], const float x[4],
+                                           uint32_t key, uint32_t query) const {
   constexpr int kTilesN = T::kMamba ? 1 : 2;
   float rest[4];
 #pragma unroll
@@ -185,7 +197,7 @@ __device__ void StepBlock<T>::product_tf32(float (*d)[4], const float x[4], uint
     const float2 b = unpack_half(n == 0 ? key : query);
     mma_tf32(d[n], x[0], x[1], x[2], x[3], b.x, b.y);
     if constexpr (T::kCheckpoint == DType::kF32) {
-      mma_tf32(d[n], rest[0], rest[1], rest[2], rest[3], b.x, b.y);
+      mma_tf32(low[n], rest[0], rest[1], rest[2], rest[3], b.x, b.y);
     }
   }
 }
@@ -447,11 +459,16 @@ template <typename T>
 __device__ void StepBlock<T>::segment(int from, int to) {
   const int p = parity(base_);
   uint4 weights[T::kWeightSets][kGroups];
-#pragma unroll
-  for (int set = 0; set < T::kWeightSets; ++set) weights_of(set, weights[set]);
+  if constexpr (!T::kShare) weights_of_warp(weights);
   wait_state();
   Products d;
   products(d);
+  if constexpr (T::kShare) {
+    // Only now: the products of other warps hide the work of those that weigh.
+    if (!weights_stand_) __syncthreads();
+    weights_stand_ = true;
+    weights_of_warp(weights);
+  }
 
   // The lane's columns: what the checkpoint gives.
   constexpr int kQuery = T::kMamba ? 0 : 1;
@@ -473,8 +490,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
         if constexpr (T::kInt8) row = row_scales()[lane_row(m) + half];
         const float v = value_of(j, m, half);
         if constexpr (T::kMamba) {
-          const float skip = a_.skip[first_row_ / T::kValueDim + head_of(set_of(m))];
-          query = fmaf(scaled * row, query, skip * v);
+          query = fmaf(scaled * row, query, skip_[set_of(m)] * v);
         } else {
           float& key = d[m][0][2 * half + j];
           key = gate.y * fmaf(-gate.x * row, key, v);
