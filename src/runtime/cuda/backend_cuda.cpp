@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "model/cuda/forward_cuda.h"
+#include "ops/attention.h"
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/sample_cuda.h"
 #include "replay/cuda/sequence_cuda.h"
@@ -64,7 +65,7 @@ int64_t padded(int64_t rows, int64_t most) {
 
 // A row that only folds has none.
 int64_t pages_of(const Row& row) {
-  return row.n_tokens == 0 ? 0 : pages_for(row.start + row.n_tokens);
+  return row.n_tokens == 0 ? 0 : ops::pages_for(row.start + row.n_tokens);
 }
 
 // What the kernels have no choice in.
@@ -94,7 +95,7 @@ PassShape largest_shape(const ForwardLimits& limits) {
   out.n_step = static_cast<int32_t>(limits.max_rows);
   out.n_tokens = limits.max_tokens;
   out.n_logits = limits.max_logits;
-  out.n_pages = pages_for(limits.max_positions);
+  out.n_pages = ops::pages_for(limits.max_positions);
   return out;
 }
 

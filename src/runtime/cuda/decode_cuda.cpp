@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "ops/attention.h"
 #include "ops/cuda/sample_cuda.h"
 #include "runtime/cuda/step_kernels.h"
 
@@ -122,9 +123,7 @@ void DecodeCuda::let_run(uint64_t n_steps) {
       .store(n_steps, std::memory_order_release);
 }
 
-int64_t DecodeCuda::pages_each() const {
-  return (options_.max_positions + ops::kKvPage - 1) / ops::kKvPage;
-}
+int64_t DecodeCuda::pages_each() const { return ops::pages_for(options_.max_positions); }
 
 int32_t DecodeCuda::slots_each() const {
   return model_.options.way == StateWay::kSnapshots ? model_.options.max_window : 1;

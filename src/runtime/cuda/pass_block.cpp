@@ -1,5 +1,7 @@
 #include "runtime/cuda/pass_block.h"
 
+#include "ops/attention.h"
+
 namespace replayssm {
 
 WindowArrays::WindowArrays(Carver& carver, const PassShape& shape)

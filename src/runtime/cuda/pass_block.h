@@ -9,13 +9,8 @@
 #include "core/cuda/device.h"
 #include "core/memory.h"
 #include "model/cuda/forward_cuda.h"
-#include "ops/attention.h"
 
 namespace replayssm {
-
-inline int64_t pages_for(int64_t positions) {
-  return (positions + ops::kKvPage - 1) / ops::kKvPage;
-}
 
 // All that the launches of a pass depend on.
 struct PassShape {

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <set>
 
+#include "ops/attention.h"
+
 namespace replayssm {
 namespace {
 
@@ -33,14 +35,14 @@ PassShape step_shape(const PassShape& needs, const ForwardLimits& limits, int32_
   out.n_tokens = out.n_logits = std::min(rounded(std::max(needs.n_tokens, least)), most);
   out.n_pages = kLeastPages;
   while (out.n_pages < needs.n_pages) out.n_pages *= kPagesFactor;
-  out.n_pages = std::min(out.n_pages, pages_for(limits.max_positions));
+  out.n_pages = std::min(out.n_pages, ops::pages_for(limits.max_positions));
   return out;
 }
 
 std::vector<PassShape> step_shapes(const ForwardLimits& limits, int32_t max_window) {
   std::set<PassShape> out;
   PassShape needs;
-  for (needs.n_pages = 1; needs.n_pages <= pages_for(limits.max_positions);) {
+  for (needs.n_pages = 1; needs.n_pages <= ops::pages_for(limits.max_positions);) {
     int64_t n_pages = 0;
     for (int64_t rows = 1; rows <= limits.max_rows;) {
       needs.n_step = static_cast<int32_t>(rows);
