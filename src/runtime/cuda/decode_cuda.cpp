@@ -47,7 +47,7 @@ std::string gb(int64_t bytes) {
 
 }  // namespace
 
-// A shape's arrays.
+// What a shape has: its arrays, and its graphs once they are captured.
 struct DecodeCuda::Block {
   Block(const PassShape& shape, StateWay way)
       : page_bytes(shape.n_rows() * shape.n_pages * int64_t{sizeof(int32_t)}),
@@ -70,6 +70,7 @@ struct DecodeCuda::Block {
   Buffer pages;
   std::optional<StepArrays> arrays;
   OutcomeArrays outcomes;
+  std::vector<Graph> graphs;  // by kept set
 };
 
 DecodeCuda::DecodeCuda(const ModelDescription& description, const std::string& folder,
@@ -225,12 +226,13 @@ void DecodeCuda::prepare(StepShape shape) {
   Block& b = block(shape);
   run_eager(shape);  // products choose their algorithms in a first pass
   const int sets = std::max(1, kept_sets(model_.options.way));
+  b.graphs.clear();
   for (int set = 0; set < sets; ++set) {
-    graphs_[{shape, set, kAllParts}] = Graph::capture(stream_, [&] {
+    b.graphs.push_back(Graph::capture(stream_, [&] {
       const auto* released = reinterpret_cast<const uint64_t*>(released_.data());
       cuda::wait_for_release(released, n_passed_, stream_.get());
       enqueue(b, shape, set, kAllParts, /*copies=*/true);
-    });
+    }));
   }
 }
 
@@ -250,10 +252,11 @@ std::vector<float> DecodeCuda::logits(StepShape shape) const {
 }
 
 void DecodeCuda::launch(StepShape shape, int32_t kept_set) {
-  const auto found = graphs_.find({shape, kept_set, kAllParts});
-  REPLAYSSM_CHECK(found != graphs_.end(), "no graph of ", shape.rows, " rows of ", shape.window);
+  const std::vector<Graph>& graphs = block(shape).graphs;
+  REPLAYSSM_CHECK(kept_set >= 0 && kept_set < std::ssize(graphs), "no graph of ", shape.rows,
+                  " rows of ", shape.window);
   REPLAYSSM_CHECK(n_launched_ < n_waited_ + 2, "a third step at once");
-  found->second.launch(stream_);
+  graphs[static_cast<size_t>(kept_set)].launch(stream_);
   ends_[n_launched_++ % 2].record(stream_);
 }
 

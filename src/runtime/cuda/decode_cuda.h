@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "core/cuda/device.h"
@@ -105,7 +104,6 @@ class DecodeCuda {
 
  private:
   struct Block;
-  using Key = std::tuple<StepShape, int32_t, uint32_t>;  // kept set, parts
 
   void build(DeviceArena& arena);
   PassShape pass_shape(StepShape shape) const;
@@ -129,7 +127,6 @@ class DecodeCuda {
   Event ends_[2];                  // of steps, in turn
   uint64_t n_launched_ = 0, n_released_ = 0, n_waited_ = 0;
   std::map<StepShape, std::unique_ptr<Block>> blocks_;
-  std::map<Key, Graph> graphs_;
 };
 
 }  // namespace replayssm
