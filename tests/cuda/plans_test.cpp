@@ -29,6 +29,16 @@ INSTANTIATE_TEST_SUITE_P(Cuda, CudaPlans,
 INSTANTIATE_TEST_SUITE_P(Cpu, CudaPlans, testing::ValuesIn(unique({shape_cases(), core_cases()})),
                          test_name);
 
+TEST(CudaPlanReasons, NameWhatThereIsNoKernelFor) {
+  const auto reason = [](DType activation, int interval) {
+    Problem p = problem_of(Family::kGdn, 4, 2, 128, 128, interval, 4);
+    return plan_cuda(with_dtypes(p, activation, DType::kF16, DType::kF16)).reason;
+  };
+  EXPECT_EQ(reason(DType::kBF16, 16), "");
+  EXPECT_EQ(reason(DType::kF16, 16), "activations are fp32 or bf16, not fp16");
+  EXPECT_NE(reason(DType::kBF16, 64).find("no GDN kernel for 128x128 fp16 B64"), std::string::npos);
+}
+
 TEST(CudaConvPlans, Refusals) {
   const auto reason = [](const ConvProblem& p) { return plan_cuda(p).reason; };
   EXPECT_EQ(reason({64, 4, 8, DType::kBF16}), "");

@@ -18,10 +18,9 @@ struct Kernels {
   const StepInstance* few = nullptr;
 };
 
-std::string shape_name(int value_dim, int key_dim, DType checkpoint, DType activation,
-                       int interval) {
+std::string shape_name(int value_dim, int key_dim, DType checkpoint, int interval) {
   return " " + std::to_string(value_dim) + "x" + std::to_string(key_dim) + " " +
-         dtype_name(checkpoint) + "/" + dtype_name(activation) + " B" + std::to_string(interval);
+         dtype_name(checkpoint) + " B" + std::to_string(interval);
 }
 
 // What every plan has.
@@ -86,6 +85,9 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
     if (!reason.empty()) return {nullptr, std::move(reason)};
     return {std::make_shared<GeneralPlan>(p), ""};
   }
+  if (p.activation != DType::kBF16) {
+    return {nullptr, std::string("activations are fp32 or bf16, not ") + dtype_name(p.activation)};
+  }
   const DType ring = p.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
   if (p.ring != ring) {
     return {nullptr,
@@ -98,11 +100,10 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
     for (const StepInstance& x : table()) {
       if (x.family != p.family) continue;
       if (!x.single && !x.few) {
-        have += shape_name(x.value_dim, x.key_dim, x.checkpoint, DType::kBF16, x.interval);
+        have += shape_name(x.value_dim, x.key_dim, x.checkpoint, x.interval);
       }
-      const bool fits = x.interval == p.grid.interval && p.activation == DType::kBF16 &&
-                        x.checkpoint == p.checkpoint && x.value_dim == p.value_dim &&
-                        x.key_dim == p.key_dim &&
+      const bool fits = x.interval == p.grid.interval && x.checkpoint == p.checkpoint &&
+                        x.value_dim == p.value_dim && x.key_dim == p.key_dim &&
                         p.n_heads / p.n_key_heads * p.value_dim % x.rows == 0;
       const StepInstance*& place = x.few ? found[x.single].few : found[x.single].usual;
       if (fits && place == nullptr) place = &x;
@@ -110,11 +111,10 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
   }
   if (found[1].usual == nullptr) found[1] = found[0];
   if (found[0].usual == nullptr) {
-    return {nullptr,
-            std::string("no ") + family_name(p.family) + " kernel for" +
-                shape_name(p.value_dim, p.key_dim, p.checkpoint, p.activation, p.grid.interval) +
-                ", " + std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
-                have};
+    return {nullptr, std::string("no ") + family_name(p.family) + " kernel for" +
+                         shape_name(p.value_dim, p.key_dim, p.checkpoint, p.grid.interval) + ", " +
+                         std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
+                         have};
   }
   return {std::make_shared<StepPlan>(p, found[1], found[0]), ""};
 }
