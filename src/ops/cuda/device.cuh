@@ -118,6 +118,18 @@ __device__ __forceinline__ float warp_sum(float x) {
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
   return x;
 }
+// The same value in every thread of a block of kWarps: a fixed tree over lanes, then the warps in
+// order. work: kWarps elements.
+template <int kWarps>
+__device__ __forceinline__ float block_sum(float x, float* work) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) work[threadIdx.x / 32] = x;
+  __syncthreads();
+  float total = work[0];
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) total += work[w];
+  return total;
+}
 
 // n(x)'s factor, and the weight as it multiplies.
 __device__ __forceinline__ float inverse_rms(float sum_of_squares, int64_t n, float eps) {

@@ -240,7 +240,7 @@ constexpr int kTogether = 4;  // experts whose loads are under way at once
 // A block a token; eights of columns go to threads round robin, as a row's norm has them.
 template <bool kPieces>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ RowsArgs args) {
-  __shared__ float sums[kWarps];
+  __shared__ float work[kWarps];
   const int64_t t = blockIdx.x;
   const auto* const x = static_cast<const float*>(args.x);
   const int32_t* const row = args.row + t * args.top_k;
@@ -281,13 +281,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ R
   }
   const NormedOutput& then = args.then;
   if (then.y.data == nullptr) return;
-  squares = warp_sum(squares);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = squares;
-  __syncthreads();
-  float total = sums[0];
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) total += sums[w];
-  const float inverse = inverse_rms(total, args.cols, then.eps);
+  const float inverse = inverse_rms(block_sum<kWarps>(squares, work), args.cols, then.eps);
   for (int64_t c = threadIdx.x * kEight; c < args.cols; c += kThreads * kEight) {
     const int n = static_cast<int>(min(kEight, args.cols - c));
     float y[8], weight[8];

@@ -5,7 +5,7 @@ namespace replayssm::ops::cuda {
 namespace {
 
 // A row's elements go to threads in eights, round robin; every thread sums its own in order, then
-// fixed trees over lanes and warps. The pieces of a load do not show in the order.
+// block_sum(). The pieces of a load do not show in the order.
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
@@ -33,7 +33,7 @@ constexpr int64_t kStride = kThreads * kEight;
 // kStream: x fp32, in pieces, and at most kKept * kStride columns.
 template <bool kPieces, bool kAdd, bool kStream>
 __global__ void __launch_bounds__(kThreads) row_norm_kernel(const __grid_constant__ RowArgs args) {
-  __shared__ float sums[kWarps];
+  __shared__ float work[kWarps];
   const DType x_dtype = kStream ? DType::kF32 : args.x_dtype;
   const int64_t row = blockIdx.x;
   const int64_t from = (args.rows == nullptr ? row : args.rows[row]) * args.x_stride;
@@ -72,13 +72,7 @@ __global__ void __launch_bounds__(kThreads) row_norm_kernel(const __grid_constan
       add_up(x, d);
     }
   }
-  sum = warp_sum(sum);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-  __syncthreads();
-  float total = sums[0];
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) total += sums[w];
-  const float factor = inverse_rms(total, args.cols, args.eps);
+  const float factor = inverse_rms(block_sum<kWarps>(sum, work), args.cols, args.eps);
   const auto put = [&](float x[8], int64_t d) {
     const int n = static_cast<int>(min(kEight, args.cols - d));
     float weight[8];
