@@ -105,12 +105,23 @@ __device__ float gate_of(const Tokens& tokens, int64_t token, int head) {
   return __ldg(static_cast<const float*>(tokens.data) + token * tokens.token_stride + head);
 }
 
-// Where a warp's rows stand.
+// Where a warp's rows stand, and a lane among them: eight lanes, a group, hold a row.
 struct Place {
+  int row;  // the warp's first, of all heads' rows
   int head, key_head;
-  int value;  // the lane's first row of the head
-  int lane;   // of the row
+  int group, lane;
 };
+
+__device__ Place place_of(const Problem& problem) {
+  const int thread_lane = threadIdx.x % 32;
+  Place at;
+  at.row = (blockIdx.x * kWarps + threadIdx.x / 32) * kRows;
+  at.head = at.row / problem.value_dim;
+  at.key_head = at.head / (problem.n_heads / problem.n_key_heads);
+  at.group = thread_lane / kLanes;
+  at.lane = thread_lane % kLanes;
+  return at;
+}
 
 struct Gates {
   float step, decay, beta, skip;
@@ -145,7 +156,7 @@ __device__ Gates gates_of(const RawGates& raw, const Problem& problem) {
 template <Family kFamily, int kChunk, bool kOutput>
 __device__ void apply(const BaselineArgs& args, const Problem& problem, const BaselineInputs& in,
                       int64_t token, const Place& at, float (&state)[kLaneRows][kElements]) {
-  const int64_t value_at = int64_t{at.head} * problem.value_dim + at.value;
+  const int64_t value_at = at.row + at.group * kLaneRows;
   float key[kElements], query[kElements];
   load_keys<kChunk>(in.key, token, at.key_head, at.lane, key);
   if constexpr (kOutput) load_keys<kChunk>(in.query, token, at.key_head, at.lane, query);
@@ -198,19 +209,12 @@ template <Family kFamily, typename State>
 __global__ void __launch_bounds__(32 * kWarps, 8)
     baseline_kernel(const BaselineArgs args, const Problem problem) {
   constexpr int kChunk = State::kChunk;
-  const int thread_lane = threadIdx.x % 32;
-  const int slab = blockIdx.x * kWarps + threadIdx.x / 32;
-  if (slab * kRows >= problem.n_heads * problem.value_dim) return;
+  const Place at = place_of(problem);
+  if (at.row >= problem.n_heads * problem.value_dim) return;
   const BaselineRow row = args.rows[blockIdx.y];
   if (row.read_slot < 0) return;
 
-  Place at;
-  at.head = slab * kRows / problem.value_dim;
-  at.key_head = at.head / (problem.n_heads / problem.n_key_heads);
-  at.value = slab * kRows % problem.value_dim + thread_lane / kLanes * kLaneRows;
-  at.lane = thread_lane % kLanes;
-  const int64_t first =
-      (int64_t{slab} * kRows + thread_lane / kLanes * kLaneRows) * kKeyDim + at.lane * kChunk;
+  const int64_t first = (int64_t{at.row} + at.group * kLaneRows) * kKeyDim + at.lane * kChunk;
   typename State::Type* states = static_cast<typename State::Type*>(args.state) + first;
 
   float state[kLaneRows][kElements];
@@ -253,18 +257,14 @@ __global__ void __launch_bounds__(32 * kWarps, 12)
     one_token_kernel(const BaselineArgs args, const Problem problem) {
   constexpr int kChunk = State::kChunk, kChunks = kElements / kChunk;
   constexpr int kAtOnce = 32 / kLanes;
-  const int thread_lane = threadIdx.x % 32;
-  const int slab = blockIdx.x * kWarps + threadIdx.x / 32;
-  if (slab * kRows >= problem.n_heads * problem.value_dim) return;
+  const Place at = place_of(problem);
+  if (at.row >= problem.n_heads * problem.value_dim) return;
   const BaselineRow row = args.rows[blockIdx.y];
   if (row.read_slot < 0 || row.n_tokens == 0) return;
 
-  const int lane = thread_lane % kLanes;
-  const int head = slab * kRows / problem.value_dim;
-  const int key_head = head / (problem.n_heads / problem.n_key_heads);
-  const int first_row = slab * kRows + thread_lane / kLanes;
-  typename State::Type* states =
-      static_cast<typename State::Type*>(args.state) + int64_t{first_row} * kKeyDim + lane * kChunk;
+  const int first_row = at.row + at.group;
+  typename State::Type* states = static_cast<typename State::Type*>(args.state) +
+                                 int64_t{first_row} * kKeyDim + at.lane * kChunk;
   const typename State::Type* from = states + row.read_slot * args.state_slot_stride;
   struct Part {
     uint4 chunks[kChunks];
@@ -283,14 +283,15 @@ __global__ void __launch_bounds__(32 * kWarps, 12)
 
   // All loads before the first branch: one latency.
   const BaselineInputs& in = args.inputs;
-  const RawGates raw = load_gates<kFamily>(args, in, row.token, head);
-  // A lane fetches the value of row thread_lane, and keeps the output of its group's row `lane`.
+  const RawGates raw = load_gates<kFamily>(args, in, row.token, at.head);
+  // A lane fetches the value of row `thread % kRows`, and keeps the output of its group's row
+  // `lane`.
   const float values = __bfloat162float(static_cast<const __nv_bfloat16*>(
-      in.value.data)[row.token * in.value.token_stride + slab * kRows + thread_lane % kRows]);
+      in.value.data)[row.token * in.value.token_stride + at.row + threadIdx.x % kRows]);
   const int32_t slot = args.snapshot_slots[blockIdx.y];
   float key[kElements], query[kElements];
-  load_keys<kChunk>(in.key, row.token, key_head, lane, key);
-  load_keys<kChunk>(in.query, row.token, key_head, lane, query);
+  load_keys<kChunk>(in.key, row.token, at.key_head, at.lane, key);
+  load_keys<kChunk>(in.query, row.token, at.key_head, at.lane, query);
   const auto [step, decay, beta, skip] = gates_of<kFamily>(raw, problem);
   if constexpr (kFamily == Family::kGdn) {
     scale_by(rsqrtf(row_sum(dot(key, key)) + 1e-6f), key);
@@ -307,14 +308,14 @@ __global__ void __launch_bounds__(32 * kWarps, 12)
     for (int c = 0; c < kChunks; ++c) State::unpack(now.chunks[c], state + c * kChunk);
     now = next;
     if (i + 2 < kLaneRows) next = load(i + 2);
-    const float value = __shfl_sync(0xffffffffu, values, i * kAtOnce + thread_lane / kLanes);
+    const float value = __shfl_sync(0xffffffffu, values, i * kAtOnce + at.group);
     float u = step * value;
     if constexpr (kFamily == Family::kGdn) {
       u = beta * (value - decay * row_sum(dot(state, key)));
     }
     float y = fmaf(decay, row_sum(dot(state, query)), u * key_query);
     if constexpr (kFamily == Family::kMamba2) y = fmaf(skip, value, y);
-    if (lane == i) kept = y;
+    if (at.lane == i) kept = y;
     if (slot >= 0) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) state[e] = fmaf(u, key[e], decay * state[e]);
@@ -325,9 +326,9 @@ __global__ void __launch_bounds__(32 * kWarps, 12)
       }
     }
   }
-  if (lane < kLaneRows) {
+  if (at.lane < kLaneRows) {
     static_cast<__nv_bfloat16*>(
-        args.out.data)[row.token * args.out.token_stride + first_row + lane * kAtOnce] =
+        args.out.data)[row.token * args.out.token_stride + first_row + at.lane * kAtOnce] =
         __float2bfloat16_rn(kept);
   }
 }
