@@ -13,15 +13,17 @@
 #include <vector>
 
 #include "../replay/cases.h"
+#include "compare_bytes.h"
 #include "device.h"
 #include "replay/convert.h"
 #include "replay/cuda/kernels_cuda.h"
-#include "same_bytes.h"
 
 namespace replayssm::test {
 
 class DeviceLayer {
  public:
+  static constexpr size_t kAllRows = ~size_t{0};
+
   DeviceLayer(const Problem& problem, int n_rows, uint64_t seed)
       : p_(problem),
         plan_(plan_cuda(problem).plan),
@@ -31,8 +33,7 @@ class DeviceLayer {
         values_(int64_t{p_.n_heads} * p_.value_dim),
         gates_(p_.family == Family::kKda ? p_.n_heads * p_.key_dim : p_.n_heads) {
     make_rows(n_rows);
-    pool(checkpoint_, checkpoint_bytes_ = plan_->checkpoint_elements() * dtype_bytes(p_.checkpoint),
-         p_.checkpoint);
+    pool(checkpoint_, plan_->checkpoint_elements() * dtype_bytes(p_.checkpoint), p_.checkpoint);
     pool(scale_, plan_->scale_elements() * 4, DType::kF32);
     pool(ring_key_, p_.grid.ring_rows * keys_ * dtype_bytes(p_.ring), p_.ring);
     pool(ring_value_, p_.grid.ring_rows * values_ * dtype_bytes(p_.ring), p_.ring);
@@ -50,7 +51,6 @@ class DeviceLayer {
     for (Pool* x : all()) x->kept = std::make_unique<DeviceBuffer>(x->now->bytes());
   }
 
-  const Problem& problem() const { return p_; }
   const CudaPlan& plan() const { return *plan_; }
   const std::vector<Row>& rows() const { return rows_; }
 
@@ -68,15 +68,21 @@ class DeviceLayer {
   }
   // What of it is no longer as it was kept, by name.
   std::vector<std::string> changes() {
+    const auto pools = all();
+    const DeviceBuffer differ(std::vector<int>(pools.size()));
+    for (size_t i = 0; i < pools.size(); ++i) {
+      compare_bytes(*pools[i]->now, *pools[i]->kept, static_cast<int*>(differ.data()) + i);
+    }
+    const std::vector<int> differs = differ.download<int>(std::ssize(pools));
     std::vector<std::string> out;
-    for (Pool* x : all()) {
-      if (!same_bytes(*x->now, *x->kept)) out.push_back(x->name);
+    for (size_t i = 0; i < pools.size(); ++i) {
+      if (differs[i] != 0) out.push_back(pools[i]->name);
     }
     return out;
   }
-  StepArgs args(const DeviceBuffer& rows, int n_rows) const {
+  StepArgs args(const Row* rows, int n_rows) const {  // rows: on the device
     StepArgs a;
-    a.rows = static_cast<const Row*>(rows.data());
+    a.rows = rows;
     a.n_rows = n_rows;
     a.query = {query_->data(), keys_};
     a.key = {key_->data(), keys_};
@@ -97,10 +103,14 @@ class DeviceLayer {
     a.n_saturated = static_cast<int64_t*>(saturated_.now->data());
     return a;
   }
-  // Runs the rows in one launch.
-  void step(const std::vector<Row>& rows) {
+  // Runs the rows in launches of so many.
+  void step(const std::vector<Row>& rows, size_t batch = kAllRows) {
     const DeviceBuffer device_rows(rows);
-    plan_->step(args(device_rows, static_cast<int>(rows.size())), nullptr);
+    const auto* from = static_cast<const Row*>(device_rows.data());
+    for (size_t at = 0; at < rows.size(); at += std::min(batch, rows.size() - at)) {
+      const auto n = static_cast<int>(std::min(batch, rows.size() - at));
+      plan_->step(args(from + at, n), nullptr);
+    }
     cuda_check(cudaDeviceSynchronize(), "step");
   }
   // On the host.
@@ -179,21 +189,21 @@ class DeviceLayer {
   void pool(Pool& to, int64_t slot_bytes, DType dtype, bool decay = false) {
     const int64_t element = dtype_bytes(dtype), n = slot_bytes / element;
     const std::vector<uint8_t> some = values(2 * n, dtype, decay);
-    to.first = std::make_unique<DeviceBuffer>(slot_bytes * n_slots_);
-    to.now = std::make_unique<DeviceBuffer>(slot_bytes * n_slots_);
+    std::vector<uint8_t> slots(static_cast<size_t>(slot_bytes * n_slots_));
     for (int64_t slot = 0; slot < n_slots_ && n > 0; ++slot) {
       const int64_t from = static_cast<int64_t>(rng_() % (n + 1)) * element;
-      cuda_check(cudaMemcpy(static_cast<char*>(to.first->data()) + slot * slot_bytes,
-                            some.data() + from, slot_bytes, cudaMemcpyHostToDevice),
-                 "pool");
+      std::memcpy(slots.data() + slot * slot_bytes, some.data() + from, slot_bytes);
     }
+    to.first = std::make_unique<DeviceBuffer>(slot_bytes * n_slots_);
+    if (n > 0) to.first->upload(slots);
+    to.now = std::make_unique<DeviceBuffer>(slot_bytes * n_slots_);
   }
 
   Problem p_;
   std::shared_ptr<const CudaPlan> plan_;
   std::mt19937_64 rng_;
   int n_slots_;
-  int64_t keys_, values_, gates_, checkpoint_bytes_ = 0, n_tokens_ = 0;
+  int64_t keys_, values_, gates_, n_tokens_ = 0;
   std::vector<Row> rows_;
   Pool out_{"outputs"}, checkpoint_{"checkpoints"}, scale_{"scales"}, ring_key_{"ring keys"},
       ring_value_{"ring values"}, ring_gate_{"ring gates"}, saturated_{"overflow count"};

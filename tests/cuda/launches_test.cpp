@@ -63,11 +63,7 @@ TEST_P(Launches, RowOrderAndBatchSizeDoNotMatter) {
   for (const size_t batch : {rows.size(), size_t{97}, size_t{8}, size_t{1}}) {
     std::shuffle(rows.begin(), rows.end(), rng);
     layer.reset();
-    for (size_t at = 0; at < rows.size(); at += batch) {
-      const size_t end = std::min(rows.size(), at + batch);
-      layer.step(
-          {rows.begin() + static_cast<int64_t>(at), rows.begin() + static_cast<int64_t>(end)});
-    }
+    layer.step(rows, batch);
     EXPECT_EQ(layer.changes(), kNone) << "batches of " << batch;
   }
 }
@@ -129,7 +125,8 @@ TEST_P(Launches, GraphEqualsEager) {
     cuda_check(cudaStreamCreate(&stream), "stream");
     cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
     commit_cuda(p.grid, before, stream);
-    layer.plan().step(layer.args(rows, kRows), stream, {.early = early});
+    layer.plan().step(layer.args(static_cast<const Row*>(rows.data()), kRows), stream,
+                      {.early = early});
     cuda_check(cudaStreamEndCapture(stream, &graph), "capture");
     cuda_check(cudaGraphInstantiate(&executable, graph, 0), "graph");
     for (int replay = 0; replay < 3; ++replay) {
