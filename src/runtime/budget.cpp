@@ -48,12 +48,13 @@ std::string mib(int64_t bytes) {
 
 class Fitter {
  public:
-  Fitter(const Model& model, const Model* draft, const Device& device, const EngineOptions& options)
+  Fitter(const Model& model, const ModelMemory& memory, const Model* draft, const Device& device,
+         const EngineOptions& options)
       : model_(model),
         draft_(draft),
         device_(device),
         options_(options),
-        memory_(device.memory(model)),
+        memory_(memory),
         unit_(memory_) {
     if (draft != nullptr) draft_memory_ = device.memory(*draft);
     draft_unit_ = Unit(draft_memory_);
@@ -175,9 +176,9 @@ class Fitter {
 
 }  // namespace
 
-BudgetPlan fit_budget(const Model& model, const Model* draft, const Device& device,
-                      const EngineOptions& options) {
-  return Fitter(model, draft, device, options).fit();
+BudgetPlan fit_budget(const Model& model, const ModelMemory& memory, const Model* draft,
+                      const Device& device, const EngineOptions& options) {
+  return Fitter(model, memory, draft, device, options).fit();
 }
 
 }  // namespace replayssm

@@ -18,8 +18,9 @@ struct BudgetPlan {
 // Windows with all logits are this long at most: their logits are scratch.
 inline constexpr int64_t kScoreTokens = 64;
 
-// Throws Error, saying what would fit, if the budget holds not even one sequence.
-BudgetPlan fit_budget(const Model& model, const Model* draft, const Device& device,
-                      const EngineOptions& options);
+// memory: the model's on the device. Throws Error, saying what would fit, if the budget holds not
+// even one sequence.
+BudgetPlan fit_budget(const Model& model, const ModelMemory& memory, const Model* draft,
+                      const Device& device, const EngineOptions& options);
 
 }  // namespace replayssm

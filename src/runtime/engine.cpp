@@ -75,9 +75,9 @@ EngineImpl::EngineImpl(std::shared_ptr<const Model> model, const Device& device,
     : model_(std::move(model)),
       options_(checked(options, *model_)),
       memory_(device.memory(*model_)),
-      budget_(fit_budget(*model_, options.draft_model.get(), device, options)),
+      budget_(fit_budget(*model_, memory_, options.draft_model.get(), device, options)),
       trace_(options.trace_file),
-      executor_(*model_, device, executor_pools(options, budget_.pools), budget_.forward),
+      executor_(*model_, memory_, device, executor_pools(options, budget_.pools), budget_.forward),
       scheduler_(scheduler_options(*model_, memory_, options, budget_)),
       draw_(context, model_->spec().vocab) {
   if (options_.draft_model != nullptr) {

@@ -17,11 +17,9 @@ PoolSizes with_snapshots(PoolSizes sizes) {
 
 }  // namespace
 
-Executor::Executor(const Model& model, const Device& device, PoolSizes sizes,
-                   const ForwardLimits& limits)
-    : model_(model),
-      memory_(device.memory(model)),
-      backend_(device.make(model, with_snapshots(sizes), limits)) {
+Executor::Executor(const Model& model, const ModelMemory& memory, const Device& device,
+                   PoolSizes sizes, const ForwardLimits& limits)
+    : model_(model), memory_(memory), backend_(device.make(model, with_snapshots(sizes), limits)) {
   rows_.reserve(static_cast<size_t>(limits.max_rows));
   tokens_.reserve(static_cast<size_t>(limits.max_tokens));
   logit_tokens_.reserve(static_cast<size_t>(limits.max_logits));

@@ -18,8 +18,9 @@ class Checksum;
 
 class Executor {
  public:
-  // The model must outlive it; sizes.snapshots is taken as set.
-  Executor(const Model& model, const Device& device, PoolSizes sizes, const ForwardLimits& limits);
+  // The model must outlive it, memory is its on the device; sizes.snapshots is taken as set.
+  Executor(const Model& model, const ModelMemory& memory, const Device& device, PoolSizes sizes,
+           const ForwardLimits& limits);
 
   // Any action but kEvict.
   void act(const Action& action);
