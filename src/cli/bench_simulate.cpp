@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "cli/common.h"
 #include "cli/simulate.h"
@@ -57,7 +58,8 @@ void check(const SimulateFlags& flags) {
   }
 }
 
-// What was measured of layers of the model's kind, in the order of the table.
+// What was measured of layers of the model's kind, in the order of the table. Of several layers
+// the one of most batch sizes: times are by the number of heads, whatever layer has them.
 std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& flags) {
   Family family{};
   int32_t value_dim = 0, key_dim = 0;
@@ -77,12 +79,26 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
   const std::vector<LayerTime> all = read_layer_times(folder);
   for (const char* way : kWays) {
     for (const LayerTime& time : all) {
-      if (time.way == way && time.family == family && time.value_dim == value_dim &&
-          time.key_dim == key_dim && dtypes.contains(time.dtype)) {
+      if (time.way != way || time.family != family || time.value_dim != value_dim ||
+          time.key_dim != key_dim || !dtypes.contains(time.dtype)) {
+        continue;
+      }
+      const auto same = std::find_if(out.begin(), out.end(), [&](const LayerTime& known) {
+        return known.way == way && known.window == time.window && known.dtype == time.dtype;
+      });
+      if (same == out.end()) {
         out.push_back(time);
+      } else if (time.us.size() > same->us.size()) {
+        *same = time;
       }
     }
   }
+  const auto place = [](const LayerTime& time) {
+    return std::tuple(std::find(std::begin(kWays), std::end(kWays), time.way), time.dtype,
+                      time.window);
+  };
+  std::sort(out.begin(), out.end(),
+            [&](const LayerTime& a, const LayerTime& b) { return place(a) < place(b); });
   const auto base = std::find_if(out.begin(), out.end(), [](const LayerTime& time) {
     return time.way == "plain" && time.dtype == DType::kF32 && time.window == 1;
   });

@@ -1,5 +1,6 @@
 // bench simulate: what it puts together is what was measured and what must move.
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "model/families/family.h"
 #include "model/parameters.h"
@@ -93,6 +94,27 @@ TEST_F(Simulate, HeadsSplitAndStepsKeepWhatWasMeasured) {
   // four snapshots a sequence, or one checkpoint and a ring
   const json snapshots = run({"--gpus", "2", "--batch", "64"}, "snapshots", 4);
   EXPECT_GT(two.at("fits").get<int64_t>(), 3 * snapshots.at("fits").get<int64_t>());
+}
+
+// A second layer of the same heads, measured at fewer batch sizes: no second row, and no say.
+TEST_F(Simulate, OneRowOfLayersOfAKind) {
+  json other = layer_file("fp32");
+  json cells = json::array();
+  for (json cell : other.at("cells")) {
+    if (cell.at("batch") == 1) cells.push_back(cell);
+  }
+  for (json& cell : cells) {
+    if (cell.contains("us")) cell["us"] = 1;
+  }
+  other["cells"] = cells;
+  for (const char* name : {"h200_a_fp32.json", "h200_z_fp32.json"}) {
+    write_text(folder_.file(name), other.dump());
+  }
+  EXPECT_NEAR(run({"--gpus", "1", "--batch", "1"}, "replay", 4).at("state_ms"), 23 * 7e-3, 1e-9);
+  std::set<std::pair<std::string, int>> rows;
+  for (const auto& cell : json::parse(read_text(folder_.file("out"))).at("cells")) {
+    EXPECT_TRUE(rows.emplace(cell.at("way"), cell.at("window")).second) << cell;
+  }
 }
 
 TEST_F(Simulate, Refusals) {
