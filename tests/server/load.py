@@ -82,8 +82,9 @@ class Load:
             await asyncio.sleep(self.args.seconds / 60)
             with open(f"/proc/{self.server.process.pid}/statm", encoding="ascii") as file:
                 rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            self.resident.append((time.monotonic() - self.start, rss))
             stats = await asyncio.to_thread(self.server.stats)
+            rss -= stats["host_snapshot_bytes"]  # bounded, and filled by the run
+            self.resident.append((time.monotonic() - self.start, rss))
             print(f"{self.resident[-1][0]:5.0f} s  {rss / 1e6:.1f} MB resident, running "
                   f"{stats['running']}, queued {stats['queued']}, {self.counts}", flush=True)
 
