@@ -22,25 +22,36 @@ def expected_skips(path=SKIPS):
     return {line for line in lines if line}
 
 
+def report_of(path):
+    """The gtest report of the process whose exit code stands at path; None without a whole one."""
+    try:
+        return json.loads(path.with_suffix(".json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def gather(folder):
-    """The tests of all reports, which are called binary.shard.json: [{name, result, seconds}],
-    result passed, failed or skipped. A shard that died stands as a failed test of its name."""
+    """The tests of all processes, whose exit codes and reports are called binary.shard.code and
+    .json: [{name, result, seconds}], result passed, failed or skipped. A shard that died, or that
+    failed with no failed test, stands as a failed test of its name."""
     tests = []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*.code")):
         binary = path.stem.split(".")[0]
-        report = json.loads(path.read_text())
-        if "crashed" in report:
-            tests.append({"name": path.stem, "result": "failed", "seconds": 0,
-                          "why": f"exit code {report['crashed']}"})
-            continue
-        for suite in report["testsuites"]:
+        code, report = path.read_text().strip(), report_of(path)
+        here = []
+        for suite in (report or {}).get("testsuites", []):
             for test in suite["testsuite"]:
                 if test["status"] != "RUN":
                     continue
                 result = ("failed" if test.get("failures") else
                           "skipped" if test["result"] == "SKIPPED" else "passed")
-                tests.append({"name": f"{binary}/{suite['name']}.{test['name']}", "result": result,
-                              "seconds": float(test["time"].rstrip("s"))})
+                here.append({"name": f"{binary}/{suite['name']}.{test['name']}", "result": result,
+                             "seconds": float(test["time"].rstrip("s"))})
+        failed = any(test["result"] == "failed" for test in here)
+        if report is None or code not in ("0", "1") or (code == "1") != failed:
+            here.append({"name": path.stem, "result": "failed", "seconds": 0,
+                         "why": f"exit code {code}" + ("" if report else ", no whole report")})
+        tests += here
     return tests
 
 
@@ -49,15 +60,15 @@ def gather_sanitizers(folder):
     clean, faults = {}, []
     for path in sorted(folder.glob("*.code")):
         tool = path.stem.split(".")[0]
-        code = path.read_text().strip()
+        code, report = path.read_text().strip(), report_of(path)
         log = path.with_suffix(".log").read_text(errors="replace")
-        if code == "0" and re.search("SUMMARY: 0 (errors|hazards)", log):
-            report = json.loads((folder / f"{path.stem}.json").read_text())
+        if code == "0" and report and re.search("SUMMARY: 0 (errors|hazards)", log):
             clean[tool] = clean.get(tool, 0) + report["tests"]
             continue
-        faults.append(f"{path.stem}: exit code {code}")
+        faults.append(f"{path.stem}: exit code {code}" + ("" if report else ", no whole report"))
         faults += ["  " + line for line in log.splitlines()
                    if line.startswith("=========") or "Failure" in line][:20]
+    faults += [f"{tool}: no test ran" for tool, n in clean.items() if n == 0]
     return clean, faults
 
 
@@ -75,6 +86,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--sanitizers", action="store_true", help="of tools/gpu_sanitize.sh")
+    parser.add_argument("--flags", default="", help="that the tests were run with")
     parser.add_argument("reports", type=pathlib.Path)
     arguments = parser.parse_args()
     outcome = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -101,7 +113,8 @@ def main():
         if not tests:
             faults.append(f"no test ran: build {arguments.build} first")
         n_passed = sum(t["result"] == "passed" for t in tests)
-        outcome |= {"command": "tools/gpu_test.sh", "passed": n_passed, "skipped": sorted(skips),
+        outcome |= {"command": f"tools/gpu_test.sh {arguments.flags}".rstrip(),
+                    "passed": n_passed, "skipped": sorted(skips),
                     "failed": sorted(t["name"] for t in tests if t["result"] == "failed"),
                     "tests": tests}
         summary = f"{n_passed} passed, {len(skips)} skipped"

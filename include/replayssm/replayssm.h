@@ -198,8 +198,8 @@ typedef struct rssm_parallel_for {
 
 /* What the caller knows of a step's rows; every choice gives the same bits. CUDA alone gains by
  * them. RSSM_HINT_SINGLE  every window starts at n and has at most one token: a smaller kernel will
- * do RSSM_HINT_EARLY   the kernel before this step in the stream writes no row, checkpoint or ring
- * row that the step reads: they may be fetched while it still runs */
+ * do RSSM_HINT_EARLY   the kernel before this step in the stream writes no row, checkpoint, ring
+ * row, a_log, dt_bias or skip that the step reads: they may be fetched while it still runs */
 enum { RSSM_HINT_SINGLE = 1, RSSM_HINT_EARLY = 2 };
 
 typedef struct rssm_step_args {

@@ -58,17 +58,19 @@ void check(const SimulateFlags& flags) {
   }
 }
 
-// What was measured of layers of the model's kind, in the order of the table. Of several layers
-// the one of most batch sizes: times are by the number of heads, whatever layer has them.
+// What was measured of layers of the model's kind, in the order of the table: of one with as many
+// heads as the model's, else of the one of most batch sizes.
 std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& flags) {
   Family family{};
-  int32_t value_dim = 0, key_dim = 0;
+  int32_t n_heads = 0, value_dim = 0, key_dim = 0;
   for (const auto& layer : spec.layers) {
     for (const auto& mixer : layer.mixers) {
       if (const auto* m = std::get_if<Mamba2Spec>(&mixer)) {
-        family = Family::kMamba2, value_dim = m->head_dim, key_dim = m->state_dim;
+        family = Family::kMamba2, n_heads = m->n_heads;
+        value_dim = m->head_dim, key_dim = m->state_dim;
       } else if (const auto* g = std::get_if<GdnSpec>(&mixer)) {
-        family = Family::kGdn, value_dim = g->value_dim, key_dim = g->key_dim;
+        family = Family::kGdn, n_heads = g->n_value_heads;
+        value_dim = g->value_dim, key_dim = g->key_dim;
       }
     }
   }
@@ -77,6 +79,9 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
   const std::string folder = results_folder(flags);
   std::vector<LayerTime> out;
   const std::vector<LayerTime> all = read_layer_times(folder);
+  const auto worth = [&](const LayerTime& time) {
+    return std::pair(time.n_heads == n_heads, time.us.size());
+  };
   for (const char* way : kWays) {
     for (const LayerTime& time : all) {
       if (time.way != way || time.family != family || time.value_dim != value_dim ||
@@ -88,7 +93,7 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
       });
       if (same == out.end()) {
         out.push_back(time);
-      } else if (time.us.size() > same->us.size()) {
+      } else if (worth(time) > worth(*same)) {
         *same = time;
       }
     }

@@ -96,7 +96,8 @@ TEST_F(Simulate, HeadsSplitAndStepsKeepWhatWasMeasured) {
   EXPECT_GT(two.at("fits").get<int64_t>(), 3 * snapshots.at("fits").get<int64_t>());
 }
 
-// A second layer of the same heads, measured at fewer batch sizes: no second row, and no say.
+// Other layers of such heads, measured at fewer batch sizes, or with other numbers of heads: no
+// second row, and no say.
 TEST_F(Simulate, OneRowOfLayersOfAKind) {
   json other = layer_file("fp32");
   json cells = json::array();
@@ -110,6 +111,14 @@ TEST_F(Simulate, OneRowOfLayersOfAKind) {
   for (const char* name : {"h200_a_fp32.json", "h200_z_fp32.json"}) {
     write_text(folder_.file(name), other.dump());
   }
+  other = layer_file("fp32");
+  other["n_heads"] = 32;
+  for (json cell : layer_file("fp32").at("cells")) {
+    if (!cell.contains("us")) continue;
+    cell["batch"] = cell.at("batch").get<int>() + 1;
+    other["cells"].push_back(cell);
+  }
+  write_text(folder_.file("h200_b_fp32.json"), other.dump());
   EXPECT_NEAR(run({"--gpus", "1", "--batch", "1"}, "replay", 4).at("state_ms"), 23 * 7e-3, 1e-9);
   std::set<std::pair<std::string, int>> rows;
   for (const auto& cell : json::parse(read_text(folder_.file("out"))).at("cells")) {

@@ -7,6 +7,7 @@ leave. Fails on any error, on anything that is not given back, and on memory tha
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -75,6 +76,8 @@ class Load:
         sampler = asyncio.create_task(self.sample())
         await asyncio.gather(*[self.worker() for _ in range(self.args.streams)])
         sampler.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sampler  # raises what it died of
 
     async def sample(self):
         self.resident = []

@@ -123,30 +123,38 @@ def case(name, **more):
 
 
 class TestReport(unittest.TestCase):
-    def gather(self, *reports):
-        """What one binary's shards left."""
+    def gather(self, *shards):
+        """What one binary's shards left: (exit code, report)."""
         with tempfile.TemporaryDirectory() as folder:
-            for i, report in enumerate(reports):
-                (pathlib.Path(folder) / f"step_cuda_test.{i}.json").write_text(json.dumps(report))
+            for i, (code, report) in enumerate(shards):
+                stem = pathlib.Path(folder) / f"step_cuda_test.{i}"
+                stem.with_suffix(f".{i}.code").write_text(f"{code}\n")
+                if report is not None:
+                    stem.with_suffix(f".{i}.json").write_text(report)
             return gpu_test_report.gather(pathlib.Path(folder))
 
     def test_results_of_a_binary(self):
         suite = [case("Good"), case("Bad", failures=[{"failure": "x"}]),
                  case("Left", result="SKIPPED"), case("Filtered", status="NOTRUN")]
-        tests = self.gather({"testsuites": [{"name": "Step", "testsuite": suite}]})
+        tests = self.gather((1, json.dumps({"testsuites": [{"name": "Step",
+                                                            "testsuite": suite}]})))
         self.assertEqual([(t["name"], t["result"]) for t in tests],
                          [("step_cuda_test/Step.Good", "passed"),
                           ("step_cuda_test/Step.Bad", "failed"),
                           ("step_cuda_test/Step.Left", "skipped")])
 
     def test_shards_are_one_binary_and_a_crash_names_its_shard(self):
-        one, two = ({"testsuites": [{"name": "Step", "testsuite": [case(name)]}]}
+        one, two = (json.dumps({"testsuites": [{"name": "Step", "testsuite": [case(name)]}]})
                     for name in ("One", "Two/int8"))
-        tests = self.gather(one, {"crashed": 139}, {"testsuites": []}, two)
+        tests = self.gather((0, one), (139, None), (0, '{"testsuites": []}'), (0, two),
+                            (0, '{"testsuites": [{"na'), (1, one))
         self.assertEqual([(t["name"], t["result"]) for t in tests],
                          [("step_cuda_test/Step.One", "passed"),
                           ("step_cuda_test.1", "failed"),
-                          ("step_cuda_test/Step.Two/int8", "passed")])
+                          ("step_cuda_test/Step.Two/int8", "passed"),
+                          ("step_cuda_test.4", "failed"),
+                          ("step_cuda_test/Step.One", "passed"),
+                          ("step_cuda_test.5", "failed")])
 
     def test_list_of_skips(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -171,14 +179,17 @@ class Targets(unittest.TestCase):
             path = pathlib.Path(folder)
             zero, one = "========= ERROR SUMMARY: 0 errors", "========= RACECHECK SUMMARY: 1 hazards"
             for name, code, log in (("memcheck.0", 0, zero), ("memcheck.1", 0, zero),
-                                    ("memcheck.2", 139, zero), ("racecheck.0", 0, one)):
+                                    ("memcheck.2", 139, zero), ("racecheck.0", 0, one),
+                                    ("synccheck.0", 0, zero)):
                 (path / f"{name}.code").write_text(f"{code}\n")
                 (path / f"{name}.log").write_text(f"x\n{log}\n")
-                (path / f"{name}.json").write_text(json.dumps({"tests": 3}))
+                (path / f"{name}.json").write_text(
+                    json.dumps({"tests": 0 if name.startswith("sync") else 3}))
             clean, faults = gpu_test_report.gather_sanitizers(path)
-        self.assertEqual(clean, {"memcheck": 6})
+        self.assertEqual(clean, {"memcheck": 6, "synccheck": 0})
         self.assertEqual(faults, ["memcheck.2: exit code 139", "  " + zero,
-                                  "racecheck.0: exit code 0", "  " + one])
+                                  "racecheck.0: exit code 0", "  " + one,
+                                  "synccheck: no test ran"])
 
 
 if __name__ == "__main__":
