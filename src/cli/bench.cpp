@@ -161,7 +161,8 @@ nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context)
 
 void run(const BenchFlags& flags) {
   if (flags.what != "layers" && flags.what != "model" && flags.what != "all") {
-    throw UsageError(concat("bench ", flags.what, ": must be layers, model, all or serve"));
+    throw UsageError(
+        concat("bench ", flags.what, ": must be layers, model, all, serve or simulate"));
   }
   for (const int batch : flags.batches) {
     if (batch < 1 || batch > 4096) throw UsageError("--batch: must be 1..4096");

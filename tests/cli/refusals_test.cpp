@@ -36,7 +36,7 @@ TEST_F(Refusals, Usage) {
   expect_fails(2, {"generate", "-m"}, {"-m"});
   generate_fails(2, {"--frob"}, {"--frob"});
   generate_fails(2, {"extra"}, {"extra"});
-  expect_fails(2, {"bench", "everything"}, {"everything", "layers, model, all or serve"});
+  expect_fails(2, {"bench", "everything"}, {"everything", "layers, model, all, serve or simulate"});
 }
 
 TEST_F(Refusals, GenerateFlags) {
