@@ -113,15 +113,18 @@ TEST_F(Simulate, OneRowOfLayersOfAKind) {
   }
   other = layer_file("fp32");
   other["n_heads"] = 32;
-  for (json cell : layer_file("fp32").at("cells")) {
+  cells = other.at("cells");
+  for (json& cell : cells) {
     if (!cell.contains("us")) continue;
-    cell["batch"] = cell.at("batch").get<int>() + 1;
+    cell["us"] = 1;
     other["cells"].push_back(cell);
+    other["cells"].back()["batch"] = cell.at("batch").get<int>() + 1;
   }
   write_text(folder_.file("h200_b_fp32.json"), other.dump());
   EXPECT_NEAR(run({"--gpus", "1", "--batch", "1"}, "replay", 4).at("state_ms"), 23 * 7e-3, 1e-9);
   std::set<std::pair<std::string, int>> rows;
-  for (const auto& cell : json::parse(read_text(folder_.file("out"))).at("cells")) {
+  const json out = json::parse(read_text(folder_.file("out")));
+  for (const auto& cell : out.at("cells")) {
     EXPECT_TRUE(rows.emplace(cell.at("way"), cell.at("window")).second) << cell;
   }
 }
