@@ -265,7 +265,7 @@ class Suite {
           Case{16, 4, 256, 1, 2048, 512, DType::kBF16}}) {
       const ops::KvShape shape{static_cast<int32_t>(c.n_kv_heads), static_cast<int32_t>(c.dim),
                                c.cache};
-      const int64_t pages_each = (c.length + ops::kKvPage - 1) / ops::kKvPage;
+      const int64_t pages_each = ops::pages_for(c.length);
       const int64_t used = c.batch * pages_each;
       const int64_t copies = std::max<int64_t>(1, kRotate / (used * shape.page_bytes()));
       Buffer cache(static_cast<size_t>(copies * used * shape.page_bytes()));

@@ -58,7 +58,7 @@ void run(const std::string& folder, const std::string& text_file, const std::str
 
   ThreadPool pool;
   const ops::Context context(pool);
-  const int64_t n_pages = (n + ops::kKvPage - 1) / ops::kKvPage;
+  const int64_t n_pages = ops::pages_for(n);
   StatePool state(*model, {1, 1, static_cast<int32_t>(n_pages)});
   std::vector<int32_t> pages;
   for (int64_t i = 0; i < n_pages; ++i) pages.push_back(static_cast<int32_t>(i));

@@ -45,7 +45,7 @@ class Driver {
     o.max_window = 8;
     o.max_positions = load.context + load.answer;
     o.max_sequences = load.rows;
-    const int64_t pages = (o.max_positions + ops::kKvPage) / ops::kKvPage;
+    const int64_t pages = ops::pages_for(o.max_positions + 1);
     o.pools.checkpoint_slots = 2 * load.rows;
     o.pools.ring_slots = load.rows;
     o.pools.kv_pages = static_cast<int32_t>(2 * load.rows * pages);
