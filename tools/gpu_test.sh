@@ -2,7 +2,7 @@
 # On a machine with an H200, after `cmake --build --preset cuda`: runs every test binary of the GPU
 # and writes h200_tests.json. Fails on a failed test, a crash, a skip that is not listed in
 # tests/cuda/expected_skips.txt, or a build of other sources. Flags go to the binaries
-# (--gtest_filter).
+# (--gtest_filter); a run with flags is no record and writes nothing.
 #   BUILD         the build folder (build/cuda)
 #   RESULTS       where the JSON goes (bench/results)
 #   SHARDS        processes a binary (3)
@@ -14,7 +14,11 @@ results=${RESULTS:-bench/results}
 shards=${SHARDS:-3}
 reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT
-mkdir -p "$results"
+record=()
+if (($# == 0)); then
+  mkdir -p "$results"
+  record=(--out "$results/h200_tests.json")
+fi
 shopt -s nullglob
 # All at once: most of their time is the CPU's, which computes what to expect.
 for binary in "$build"/tests/*_cuda_test; do
@@ -31,4 +35,4 @@ for binary in "$build"/tests/*_cuda_test; do
   done
 done
 wait
-tools/gpu_test_report.py --build "$build" --out "$results/h200_tests.json" --flags="$*" "$reports"
+tools/gpu_test_report.py --build "$build" "${record[@]}" "$reports"

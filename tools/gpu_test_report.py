@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Gathers the gtest reports of a folder into one JSON file; fails as tools/gpu_test.sh says."""
+"""Gathers the gtest reports of a folder, into one JSON file with --out; fails as tools/gpu_test.sh
+says."""
 import argparse
 import datetime
 import fnmatch
@@ -84,9 +85,8 @@ def smi(field):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--sanitizers", action="store_true", help="of tools/gpu_sanitize.sh")
-    parser.add_argument("--flags", default="", help="that the tests were run with")
     parser.add_argument("reports", type=pathlib.Path)
     arguments = parser.parse_args()
     outcome = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -113,12 +113,13 @@ def main():
         if not tests:
             faults.append(f"no test ran: build {arguments.build} first")
         n_passed = sum(t["result"] == "passed" for t in tests)
-        outcome |= {"command": f"tools/gpu_test.sh {arguments.flags}".rstrip(),
+        outcome |= {"command": "tools/gpu_test.sh",
                     "passed": n_passed, "skipped": sorted(skips),
                     "failed": sorted(t["name"] for t in tests if t["result"] == "failed"),
                     "tests": tests}
         summary = f"{n_passed} passed, {len(skips)} skipped"
-    arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(outcome, indent=1) + "\n")
     for line in faults:
         print(line)
     print(f"{summary}, {len(faults)} faults")

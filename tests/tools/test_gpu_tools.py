@@ -1,5 +1,6 @@
 """The tools that read the GPU's results: targets, staleness, tables."""
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -155,6 +156,24 @@ class TestReport(unittest.TestCase):
                           ("step_cuda_test.4", "failed"),
                           ("step_cuda_test/Step.One", "passed"),
                           ("step_cuda_test.5", "failed")])
+
+    def test_only_a_run_of_everything_is_recorded(self):
+        report = json.dumps({"testsuites": [{"name": "Step", "testsuite": [case("Good")]}]})
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            binary, record = path / "tests" / "step_cuda_test", path / "h200_tests.json"
+            binary.parent.mkdir()
+            binary.write_text("#!/bin/sh\nfor flag; do case $flag in --gtest_output=json:*)\n"
+                              f"echo '{report}' > \"${{flag#*json:}}\";; esac; done\n")
+            binary.chmod(0o755)
+            (path / "tests" / "cuda_source_hash").write_text(source_hash("tests"))
+            environment = {**os.environ, "BUILD": folder, "RESULTS": folder, "SHARDS": "1"}
+            for flags, recorded in ((["--gtest_filter=*"], False), ([], True)):
+                done = subprocess.run([ROOT / "tools" / "gpu_test.sh", *flags], env=environment,
+                                      capture_output=True, text=True, check=True)
+                self.assertIn("1 passed, 0 skipped, 0 faults", done.stdout)
+                self.assertEqual(record.exists(), recorded)
+            self.assertEqual(json.loads(record.read_text())["passed"], 1)
 
     def test_list_of_skips(self):
         with tempfile.TemporaryDirectory() as folder:
