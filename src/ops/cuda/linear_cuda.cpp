@@ -313,24 +313,31 @@ int64_t quantised_rows(const LinearCuda& weight) {
   return LinearPlans::kQuantisedBytes / (weight.n_in + weight.n_in / 16 + 64) / 4 * 4;
 }
 
+// body(first, n) for at most `most` rows at a time.
+template <typename Body>
+void by_pieces(int64_t rows, int64_t most, const Body& body) {
+  for (int64_t first = 0; first < rows; first += most) body(first, std::min(most, rows - first));
+}
+
+// Rows of one product of cuBLASLt, `fit` at most.
+int64_t product_rows(const CudaContext& context, int64_t fit) {
+  return context.mode() == Mode::kExact ? std::min(fit, kMostExactRows) : fit;
+}
+
 void run_narrow(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y) {
-  const int64_t fit = quantised_rows(weight);
-  for (int64_t first = 0; first < y.rows; first += fit) {
-    const int64_t n = std::min(fit, y.rows - first);
+  by_pieces(y.rows, quantised_rows(weight), [&](int64_t first, int64_t n) {
     linear_fp8_narrow(context, weight, quantised(context, weight, x.slice(first, n)),
                       y.slice_rows(first, n));
-  }
+  });
 }
 
 // Products take multiples of four rows; the rest of them goes by way of the workspace.
 void run_fp8(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y,
              bool accumulate) {
-  const int64_t fit = quantised_rows(weight);
   const int64_t whole = y.rows / 4 * 4;
-  for (int64_t first = 0; first < whole; first += fit) {
-    const int64_t n = std::min(fit, whole - first);
+  by_pieces(whole, product_rows(context, quantised_rows(weight)), [&](int64_t first, int64_t n) {
     run_quantised(context, weight, x.slice(first, n), y.slice_rows(first, n), accumulate);
-  }
+  });
   if (whole == y.rows) return;
   const int64_t rest = y.rows - whole;
   Matrix work = y;
@@ -395,12 +402,10 @@ void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x,
   } else if (pieces && one_row(context, y)) {
     linear_one_row(context, weight, x, y, accumulate);
   } else if (pieces && in_pieces(weight, y)) {
-    const int64_t most = context.mode() == Mode::kExact ? kMostExactRows : y.rows;
-    for (int64_t first = 0; first < y.rows; first += most) {
-      const int64_t n = std::min(most, y.rows - first);
+    by_pieces(y.rows, product_rows(context, y.rows), [&](int64_t first, int64_t n) {
       run_product(context, weight, {x.at(first), nullptr, n, x.stride}, y.slice_rows(first, n),
                   accumulate);
-    }
+    });
   } else {
     linear_plain(context, weight, x, y, accumulate);
   }

@@ -71,30 +71,45 @@ TEST(LinearFp8Cuda, MatchesReference) {
 
 TEST(LinearFp8Cuda, ExactRowsDoNotDependOnTheirNumber) {
   const Device device(Mode::kExact);
-  constexpr int64_t kRows = 1024;
+  constexpr int64_t kRows = 1300;  // more than go at once
+  struct Case {
+    int64_t n_out, n_in;
+    DType y;
+    bool accumulate;
+  };
   for (const WeightType type : kTypes) {
-    for (const int64_t n_out : {64, 2560}) {
-      const Fp8Weight w(type, n_out, 1024);
+    for (const Case& c :
+         {Case{64, 1024, DType::kBF16, false}, Case{2560, 1024, DType::kBF16, false},
+          Case{1024, 4096, DType::kF32, true}}) {
+      SCOPED_TRACE(::testing::Message()
+                   << c.n_out << " x " << c.n_in << ", type " << static_cast<int>(type));
+      const Fp8Weight w(type, c.n_out, c.n_in);
       const DeviceFp8Weight dw(w);
-      Tensor x(DType::kBF16, kRows, w.n_in);
+      Tensor x(DType::kBF16, kRows, c.n_in), before(c.y, kRows, c.n_out);
       x.fill(2);
+      before.fill(3);
       const DeviceTensor dx(x, Place::kPieces);
       const auto run = [&](int64_t first, int64_t count) {
-        const DeviceTensor y = output(DType::kBF16, kRows, w.n_out, Place::kPieces);
+        const DeviceTensor y(before, Place::kPieces);
         linear(device.context(), dw.linear(), dx.matrix().slice_rows(first, count),
-               y.matrix().slice_rows(first, count));
+               y.matrix().slice_rows(first, count), c.accumulate);
         return y.get();
       };
       Tensor all = run(0, kRows);
-      for (const int64_t count : {1, 2, 3, 4, 7, 16, 33, 64, 100, 257, 512, 1000}) {
+      for (const int64_t count : {1, 2, 3, 4, 7, 16, 33, 64, 100, 257, 512, 1000, 1024, 1025}) {
         Tensor some = run(0, count);
         int64_t differ = 0;
         for (int64_t r = 0; r < count; ++r) differ += same_row(some, r, all, r) ? 0 : 1;
-        EXPECT_EQ(differ, 0) << count << " rows of " << n_out << ", type "
-                             << static_cast<int>(type);
+        EXPECT_EQ(differ, 0) << count << " rows";
       }
-      Tensor alone = run(700, 1);
-      EXPECT_TRUE(same_row(alone, 700, all, 700));
+      for (const int64_t r : {700, 1023, 1024, 1299}) {
+        Tensor alone = run(r, 1);
+        EXPECT_TRUE(same_row(alone, r, all, r)) << "row " << r << " alone";
+      }
+      Tensor later = run(1000, 300);
+      int64_t differ = 0;
+      for (int64_t r = 1000; r < kRows; ++r) differ += same_row(later, r, all, r) ? 0 : 1;
+      EXPECT_EQ(differ, 0) << "at another place of a batch";
     }
   }
 }
