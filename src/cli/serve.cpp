@@ -1,6 +1,4 @@
 // replayssm serve: an OpenAI-compatible server over one model.
-#include <malloc.h>
-
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -164,9 +162,6 @@ void run(const ServeFlags& flags) {
   options.message_end_ids = message_ends(served);
   const std::string name = served.name;
 
-  // Snapshots in host memory of their own mappings: on the heap, where the first big block that is
-  // freed would bring them, they leave holes that the cap does not count.
-  if (options.host_bytes > 0) mallopt(M_MMAP_THRESHOLD, 128 << 10);
   const auto engine = make_engine(model, *device, context, options);
   server::App app(std::move(served), *engine, app_options);
   server::ListenerOptions listener_options = flags.listener;

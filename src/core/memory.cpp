@@ -38,4 +38,12 @@ Buffer::Buffer(size_t bytes) : bytes_(bytes) {
 
 Buffer::~Buffer() { std::free(data_); }
 
+void* map_pages(size_t bytes) {
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) fail("out of memory: cannot take ", bytes, " bytes");
+  return pages;
+}
+
+void unmap_pages(void* pages, size_t bytes) noexcept { munmap(pages, bytes); }
+
 }  // namespace replayssm

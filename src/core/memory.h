@@ -1,5 +1,4 @@
-// Large buffers: 2 MiB aligned, transparent huge pages advised. On machines whose THP policy is
-// "madvise" this is worth about 30 % of the read bandwidth of weights and state.
+// Large memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,9 @@ namespace replayssm {
 // Throws Error if `bytes`, taken for `what`, are more than this machine's memory.
 void check_memory(double bytes, const std::string& what);
 
-// Owns zeroed memory. Small sizes are aligned to 64 bytes, large ones (>= 1 MiB) to 2 MiB.
+// Owns zeroed memory. Small sizes are aligned to 64 bytes, large ones (>= 1 MiB) to 2 MiB, with
+// transparent huge pages advised: where the policy is "madvise" they are worth about 30 % of the
+// read bandwidth of weights and state.
 class Buffer {
  public:
   Buffer() = default;
@@ -46,6 +47,23 @@ class Buffer {
 
   void* data_ = nullptr;
   size_t bytes_ = 0;
+};
+
+// Zeroed pages from the system, which it has back when they are freed. Throws Error.
+void* map_pages(size_t bytes);
+void unmap_pages(void* pages, size_t bytes) noexcept;
+
+// For containers whose blocks come and go in any order: on the heap large ones leave holes, which
+// stay resident and which no count of the blocks' bytes shows.
+template <typename T>
+struct PageAllocator {
+  using value_type = T;
+  PageAllocator() = default;
+  template <typename U>
+  PageAllocator(const PageAllocator<U>& /*other*/) {}
+  T* allocate(size_t n) { return static_cast<T*>(map_pages(n * sizeof(T))); }
+  void deallocate(T* pages, size_t n) noexcept { unmap_pages(pages, n * sizeof(T)); }
+  bool operator==(const PageAllocator&) const = default;
 };
 
 }  // namespace replayssm

@@ -116,7 +116,7 @@ class EngineImpl final : public Engine {
   // ---- engine_tier.cpp: the engine's thread
   uint64_t fingerprint();
   void open_tiers();
-  std::vector<std::byte> read_state(int32_t slot, std::span<const int32_t> pages) const;
+  StateBytes read_state(int32_t slot, std::span<const int32_t> pages) const;
   void keep_below(const PrefixCache::Evicted& gone);
   void keep_all_on_disk();
   void take_in(const SnapshotFile& file);

@@ -80,8 +80,8 @@ void EngineImpl::open_tiers() {
   tier_.emplace(options_.cache_folder, options_.cache_folder_bytes, std::move(format));
 }
 
-std::vector<std::byte> EngineImpl::read_state(int32_t slot, std::span<const int32_t> pages) const {
-  std::vector<std::byte> state(static_cast<size_t>(executor_.snapshot_bytes(std::ssize(pages))));
+StateBytes EngineImpl::read_state(int32_t slot, std::span<const int32_t> pages) const {
+  StateBytes state(static_cast<size_t>(executor_.snapshot_bytes(std::ssize(pages))));
   executor_.read_snapshot(slot, pages, state);
   return state;
 }

@@ -10,12 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "core/memory.h"
+
 namespace replayssm {
 
+using StateBytes = std::vector<std::byte, PageAllocator<std::byte>>;
+
 struct SnapshotFile {
-  std::vector<int32_t> tokens;   // the text
-  int64_t position = 0;          // the state is that after so many tokens; 0: there is none
-  std::vector<std::byte> state;  // Executor::read_snapshot
+  std::vector<int32_t> tokens;  // the text
+  int64_t position = 0;         // the state is that after so many tokens; 0: there is none
+  StateBytes state;             // Executor::read_snapshot
 };
 
 // What a file must agree with.
