@@ -11,14 +11,14 @@
 namespace replayssm::test {
 namespace {
 
-constexpr int kRows = 600;
+constexpr int kRows = 900;
 
 class Launches : public testing::TestWithParam<Case> {
  protected:
   const Problem& problem() const { return GetParam().problem; }
 };
 
-// Few heads, so that pools of 600 rows are small; fp32 activations are too slow for so many.
+// Few heads, so that pools of 900 rows are small; fp32 activations are too slow for so many.
 std::vector<Case> cases() {
   std::vector<Case> out;
   for (const Case& c : cuda_core()) {
@@ -52,7 +52,7 @@ TEST_P(Launches, TwentyTimesTheSameBits) {
   EXPECT_EQ(layer.changes(), stepped);
 }
 
-// So that a row alone, too, gives what it gives among 600.
+// So that a row alone, too, gives what it gives among all.
 TEST_P(Launches, RowOrderAndBatchSizeDoNotMatter) {
   DeviceLayer layer(problem(), kRows, 2);
   layer.reset();

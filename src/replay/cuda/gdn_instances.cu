@@ -3,9 +3,9 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, bool kSingle, Cut kCut>
+template <DType kCheckpoint, bool kSingle, Cut kCut, TeamCut kTeams = TeamCut{}>
 constexpr StepInstance gdn128() {
-  return instance<Family::kGdn, kCheckpoint, 128, 128, kSingle, kCut>();
+  return instance<Family::kGdn, kCheckpoint, 128, 128, kSingle, kCut, kTeams>();
 }
 
 // OLMo-Hybrid's; serves windows of one token too.
@@ -16,7 +16,7 @@ constexpr StepInstance gdn() {
 
 constexpr StepInstance kInstances[] = {
     gdn128<DType::kF32, true, Cut{128, 4, true, 128}>(),
-    gdn128<DType::kF32, false, Cut{128, 1, true, 96}>(),
+    gdn128<DType::kF32, false, Cut{128, 1, true, 96}, TeamCut{2, true, 4, 2}>(),
     gdn128<DType::kF16, true, Cut{128, 2, true, 72}>(),
     gdn128<DType::kF16, false, Cut{128, 2, true, 96}>(),
     gdn128<DType::kBF16, true, Cut{128, 2, true, 72}>(),

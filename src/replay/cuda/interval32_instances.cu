@@ -6,7 +6,7 @@ namespace {
 
 template <Family kFamily, DType kCheckpoint, int kValueDim, Cut kCut>
 constexpr StepInstance of32() {
-  return instance<kFamily, kCheckpoint, kValueDim, 128, false, kCut, 32>();
+  return instance<kFamily, kCheckpoint, kValueDim, 128, false, kCut, TeamCut{}, 32>();
 }
 
 constexpr StepInstance kInstances[] = {

@@ -8,6 +8,7 @@
 #include "replay/cuda/step_kda.cuh"
 #include "replay/cuda/step_prepare.cuh"
 #include "replay/cuda/step_segment.cuh"
+#include "replay/cuda/step_team.cuh"
 
 namespace replayssm::cuda {
 
@@ -31,6 +32,11 @@ __global__ void __launch_bounds__(T::kThreads)
     tail_kernel(const __grid_constant__ StepParams params) {
   extern __shared__ __align__(128) uint8_t memory[];
   StepBlock<T>(params, *reinterpret_cast<StepShared<T>*>(memory)).run_tail();
+}
+
+// Of divided().
+inline uint32_t reciprocal_of(uint32_t x) {
+  return x == 1 ? 0xffffffffu : static_cast<uint32_t>((uint64_t{1} << 32) / x);
 }
 
 template <typename T>
@@ -58,6 +64,7 @@ void launch_rows(void (*kernel)(StepParams), StepParams params, const Problem& p
   // device would miss.
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   constexpr int kMostRows = 65535;  // of a grid's third dimension
+  params.early = early;
   const Row* rows = params.args.rows;
   for (int32_t first = 0; first < params.args.n_rows; first += kMostRows) {
     params.args.rows = rows + first;
@@ -82,6 +89,21 @@ void launch_step(const StepArgs& args, const Problem& problem, bool early, cudaS
   launch_rows<T>(step_kernel<T, kBlocks>, params_of<T>(args, problem), problem, early, stream);
 }
 
+template <typename T, int kTeams, int kStates>
+void launch_teams(const StepArgs& args, const Problem& problem, cudaStream_t stream) {
+  constexpr int kBytes = static_cast<int>(sizeof(TeamsShared<T, kTeams, kStates>));
+  static_assert(kBytes <= 227 * 1024);
+  const auto kernel = teams_kernel<T, kTeams, kStates>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  StepParams params = params_of<T>(args, problem);
+  params.key_head_parts = static_cast<uint32_t>(params.rows_per_key_head / T::kRows);
+  params.row_parts = params.key_head_parts * static_cast<uint32_t>(problem.n_key_heads);
+  params.n_parts = params.row_parts * static_cast<uint32_t>(args.n_rows);
+  params.key_head_reciprocal = reciprocal_of(params.key_head_parts);
+  params.row_reciprocal = reciprocal_of(params.row_parts);
+  kernel<<<kMultiprocessors, T::kThreads * kTeams, kBytes, stream>>>(params);
+}
+
 template <typename T, int kBlocks>
 void launch_sweep(const StepArgs& args, const Problem& problem, cudaStream_t stream) {
   const StepParams params = params_of<T>(args, problem);
@@ -98,9 +120,17 @@ struct Cut {
   int registers;
 };
 
+// How a block of teams is cut; products and share are a team's, its rows Cut's. No teams: no kernel
+// for launches of many rows.
+struct TeamCut {
+  int products;
+  bool share;
+  int teams, states;
+};
+
 // single: for windows of one token; else for any, and for sweeps.
 template <Family kFamily, DType kCheckpoint, int kValueDim, int kKeyDim, bool kSingle, Cut kCut,
-          int kSlots = 16>
+          TeamCut kTeams = TeamCut{}, int kSlots = 16>
 constexpr StepInstance instance() {
   using T = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kCut.products,
                        kCut.share, kSingle ? Kind::kSingle : Kind::kAny, kSlots>;
@@ -111,6 +141,11 @@ constexpr StepInstance instance() {
   if constexpr (!kSingle) {
     using Sweep = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kCut.products,
                              kCut.share, Kind::kSweep, kSlots>;
+    if constexpr (kTeams.teams > 0) {
+      using Team = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kTeams.products,
+                              kTeams.share, Kind::kTeam, kSlots>;
+      x.many = launch_teams<Team, kTeams.teams, kTeams.states>;
+    }
     x.sweep = launch_sweep<Sweep, blocks_by_memory<Sweep, kCut.registers + 32>()>;
   }
   return x;

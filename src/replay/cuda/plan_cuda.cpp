@@ -9,8 +9,10 @@ namespace {
 
 using cuda::StepInstance;
 
-// Of the H100 and the H200.
-constexpr int kMultiprocessors = 132;
+using cuda::kMultiprocessors;
+
+// Blocks of a launch from which on teams are faster.
+constexpr int64_t kMany = 12 * kMultiprocessors;
 
 // The kernels of a problem: `few` may be null.
 struct Kernels {
@@ -43,9 +45,13 @@ class StepPlan final : public PlanBase {
   void step(const StepArgs& args, cudaStream_t stream, StepHints hints) const override {
     if (args.n_rows == 0) return;
     const Kernels& kernels = hints.single || problem_.max_window == 1 ? single_ : any_;
-    const int64_t rows = int64_t{args.n_rows} * problem_.n_heads * problem_.value_dim;
-    const bool few =
-        kernels.few != nullptr && rows <= int64_t{kMultiprocessors} * kernels.usual->rows;
+    const int64_t blocks =
+        int64_t{args.n_rows} * problem_.n_heads * problem_.value_dim / kernels.usual->rows;
+    if (kernels.usual->many != nullptr && blocks >= kMany && blocks <= INT32_MAX) {
+      kernels.usual->many(args, problem_, stream);
+      return;
+    }
+    const bool few = kernels.few != nullptr && blocks <= kMultiprocessors;
     (few ? kernels.few : kernels.usual)->step(args, problem_, hints.early, stream);
   }
   void sweep(const StepArgs& args, cudaStream_t stream) const override {

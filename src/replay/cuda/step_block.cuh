@@ -16,151 +16,43 @@
 // and no crossing, so less memory; the token then stands in every column.
 #pragma once
 
-#include <cstddef>
-#include <type_traits>
-
-#include "replay/cuda/ptx.cuh"
-#include "replay/cuda/tile.h"
-#include "replay/step.h"
+#include "replay/cuda/step_traits.cuh"
 
 namespace replayssm::cuda {
-
-inline constexpr int kColumns = 8;  // positions of a sub-window
-
-// What a kernel serves: windows of one token, any windows, or prompts of which every token stands
-// and only the last grid point's checkpoint and the ring rows after it are written.
-enum class Kind { kSingle, kAny, kSweep };
-
-template <Family kFamily_, DType kCheckpoint_, int kValueDim_, int kKeyDim_, int kRows_,
-          int kProducts_, bool kShare_, Kind kKind_, int kSlots_>
-struct StepTraits {
-  static constexpr Family kFamily = kFamily_;
-  static constexpr DType kCheckpoint = kCheckpoint_;
-  static constexpr int kValueDim = kValueDim_;
-  static constexpr int kKeyDim = kKeyDim_;
-  static constexpr int kRows = kRows_;
-  static constexpr int kSlots = kSlots_;       // the grid interval
-  static constexpr int kGroups = kSlots / 16;  // of slots, as the products take them
-  static constexpr int kMs = kProducts_;       // products of 16 rows that a warp owns
-  // Scores and their decays are computed once a block, not once a warp, at the cost of a barrier.
-  static constexpr bool kShare = kShare_;
-  static constexpr bool kSingle = kKind_ == Kind::kSingle;
-  static constexpr bool kSweep = kKind_ == Kind::kSweep;
-  static constexpr bool kMamba = kFamily == Family::kMamba2;
-  static constexpr bool kKda = kFamily == Family::kKda;
-  static constexpr bool kInt8 = kCheckpoint == DType::kI8;
-  static constexpr int kTileProducts = tile_products(kValueDim);
-  static constexpr int kHeads = kRows > kValueDim ? kRows / kValueDim : 1;  // of a block
-  static constexpr int kWarps = kRows / (16 * kMs);
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kElementBytes = static_cast<int>(dtype_bytes(kCheckpoint));
-  static constexpr int kSteps = kKeyDim / kStepKeys;
-  static constexpr int kTileRows = kTileProducts * kProductRows;
-  static constexpr int kTileBytes = kTileRows * kKeyDim * kElementBytes;
-  // Eight elements of padding keep rows apart in the banks.
-  static constexpr int kKeyStride = kKeyDim + 8;
-  static constexpr int kValueStride = kRows + 8;
-  // Rows of two intervals, at position mod 2 kSlots. kSingle: of one, and one more for the token's
-  // key when its slot still holds a row to be folded.
-  static constexpr int kKeyRows = kSingle ? kSlots + 1 : 2 * kSlots;
-  static constexpr int kValueRows = kSingle ? kSlots : 2 * kSlots;
-  static constexpr int kQueries = kSingle ? 1 : kColumns;
-  static constexpr int kOwnColumns = kSingle ? 1 : 2;  // of a lane
-  // Where a warp's rows may belong to several heads, each product has weights of its own.
-  static constexpr int kWeightSets = kValueDim % (16 * kMs) == 0 ? 1 : kMs;
-  static constexpr int kChunks = kKeyDim * kElementBytes / 32;  // of a product's rows, 16 bytes
-  static_assert(kRows % kTileRows == 0 && kSteps % 2 == 0 && kWarps * 16 * kMs == kRows);
-  static_assert(kSlots == 16 || kSlots == 32);
-  static_assert(kTileProducts == 1 || kMs == 1 || kMs % 2 == 0);
-  static_assert(kRows % kValueDim == 0 || kValueDim % kRows == 0);
-  static_assert(!kKda || (!kSingle && !kMamba && kHeads == 1));
-  static_assert(kHeads <= kWarps);  // a warp prepares the gates of a head
-};
-
-// What a launch needs beside its arguments.
-struct StepParams {
-  StepArgs args;
-  uint32_t key_row_bytes, value_row_bytes, gate_row_bytes;  // strides of ring rows
-  uint32_t ring_rows;
-  uint32_t ring_reciprocal;  // floor(2^32 / ring_rows)
-  int32_t rows_per_key_head;
-  float beta_scale;
-  DecayGate decay_gate;  // KDA
-  float decay_lower_bound;
-};
-
-// KDA's share of a block's memory.
-template <typename T>
-struct KdaShared {
-  float alpha[2 * T::kSlots][T::kKeyDim];           // log decays, at position mod 2 kSlots
-  uint16_t operands[2][kColumns][T::kKeyStride];    // e^{G_t} k_t, e^{G_t} q_t
-  uint16_t fold_keys[2][T::kSlots][T::kKeyStride];  // e^{G_end - G_j} k_j: fp16, and what it lost
-  float decay[T::kKeyDim];                          // e^{G_end}
-  float scores[2][kColumns][T::kSlots];             // of keys, of queries
-};
-// In the place of a member that a kernel does without; each place has an empty type of its own, so
-// that none takes memory.
-template <int>
-struct Absent {};
-
-// Shared memory of a block.
-template <typename T>
-struct alignas(128) StepShared {
-  uint8_t state[T::kRows * T::kKeyDim * T::kElementBytes];  // tiles, as stored
-  uint16_t keys[T::kKeyRows][T::kKeyStride];                // ring dtype
-  uint16_t values[T::kValueRows][T::kValueStride];
-  uint16_t queries[T::kQueries][T::kKeyStride];                      // fp16, times a power of two
-  uint16_t raw_queries[T::kMamba ? T::kQueries : 1][T::kKeyStride];  // bf16
-  float2 log_decay[T::kHeads][2][T::kSlots];   // prefix sum of an interval: high and low part
-  float2 gates[T::kHeads][2][T::kSlots];       // e^{prefix sum}; beta, Mamba-2: dt
-  float fold_weight[T::kHeads][2][T::kSlots];  // e^{sum to the interval's end}; Mamba-2: times dt
-  // GDN: the gate itself.
-  [[no_unique_address]] std::conditional_t<T::kMamba, Absent<0>, float[T::kHeads][2][T::kSlots]>
-      log_alpha;
-  // Of weigh().
-  [[no_unique_address]] std::conditional_t<
-      T::kShare, uint4[T::kHeads][T::kSingle ? 1 : 2][T::kGroups][32], Absent<1>> weights;
-  float query_scale[T::kQueries];
-  [[no_unique_address]] std::conditional_t<T::kKda, KdaShared<T>, Absent<2>> kda;
-  float query_sum[T::kQueries], key_sum[T::kQueries];  // int8: sums of the operands
-  [[no_unique_address]] std::conditional_t<T::kInt8, float2[T::kRows / 2], Absent<3>> row_scale;
-  uint64_t barrier;
-};
 
 template <typename T>
 class StepBlock {
  public:
   __device__ StepBlock(const StepParams& params, StepShared<T>& shared)
       : p_(params), a_(params.args), s_(shared) {
-    static_assert(sizeof(Row) == 56 && offsetof(Row, c) == 8 && offsetof(Row, start) == 16 &&
-                  offsetof(Row, n_tokens) == 24 && offsetof(Row, token) == 32 &&
-                  offsetof(Row, read_slot) == 40 && offsetof(Row, ring_slot) == 48);
     // All at once: one latency.
     const auto* row = reinterpret_cast<const int64_t*>(a_.rows + blockIdx.z);
-    int64_t x[7];
+    int64_t x[kRowWords];
 #pragma unroll
-    for (int i = 0; i < 7; ++i) x[i] = load_64(row + i);
-    n_ = static_cast<int>(x[0]);
-    c_ = static_cast<int>(x[1]);
-    start_ = static_cast<int>(x[2]);
-    end_ = start_ + static_cast<int>(x[3]);
-    token_ = x[4];
-    read_slot_ = static_cast<int>(x[5]);
-    write_slot_ = static_cast<int>(x[5] >> 32);
-    ring_slot_ = static_cast<int>(x[6]);
-    first_row_ = blockIdx.y * p_.rows_per_key_head + blockIdx.x * T::kRows;
-    if constexpr (!kConstantsLate) load_constants();
+    for (int i = 0; i < kRowWords; ++i) x[i] = load_64(row + i);
+    set_row(x);
   }
+  // kTeam: the team's part `turn`; phase: of its barrier.
+  __device__ StepBlock(const StepParams& params, StepShared<T>& shared, TeamsCommon& common,
+                       uint8_t* states, uint32_t turn, uint32_t phase);
+  // kTeam: the next of the multiprocessor's parts, for the team's `turn`; its row comes
+  // meanwhile. By one warp.
+  __device__ static void take_part(const StepParams& params, StepShared<T>& shared,
+                                   TeamsCommon& common, uint32_t turn);
+  __device__ static bool takes_parts() { return warp() == T::kWarps / 2; }
+  // kTeam: true if a state came by the team's barrier.
+  __device__ bool run_part();
 
-  __device__ void run() {
+  // False if there was nothing to do.
+  __device__ bool run() {
     const int grid = n_ & ~(kSlots - 1);
     pending_ = c_ < grid;
     // One test, after all loads: a branch between them would cost a second latency.
-    if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) return;
-    load_state();
+    if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) return false;
     base_ = grid;
-    if (pending_) load_ring(c_, c_ + kSlots);
     if constexpr (T::kSingle) {
+      load_state();
+      if (pending_) load_ring(c_, c_ + kSlots);
       // A row of the interval in work needs the older one's memory: fold first, on its own.
       if (pending_ && start_ > grid) {
         prepare_window(start_, start_, c_);
@@ -175,6 +67,7 @@ class StepBlock {
     } else {
       walk();
     }
+    return true;
   }
 
   // After a sweep: what its last interval leaves in the ring beside the blocks' own values. On its
@@ -200,7 +93,53 @@ class StepBlock {
   static constexpr uint32_t kFull = 0xffffffffu;
   static constexpr int kMs = T::kMs, kSlots = T::kSlots, kGroups = T::kGroups;
 
-  __device__ static int warp() { return threadIdx.x / 32; }
+  __device__ void set_row(const int64_t x[kRowWords]) {
+    static_assert(sizeof(Row) == 8 * kRowWords && offsetof(Row, c) == 8 &&
+                  offsetof(Row, start) == 16 && offsetof(Row, n_tokens) == 24 &&
+                  offsetof(Row, token) == 32 && offsetof(Row, read_slot) == 40 &&
+                  offsetof(Row, ring_slot) == 48);
+    n_ = static_cast<int>(x[0]);
+    c_ = static_cast<int>(x[1]);
+    start_ = static_cast<int>(x[2]);
+    end_ = start_ + static_cast<int>(x[3]);
+    token_ = x[4];
+    read_slot_ = static_cast<int>(x[5]);
+    write_slot_ = static_cast<int>(x[5] >> 32);
+    ring_slot_ = static_cast<int>(x[6]);
+    first_row_ = key_head() * p_.rows_per_key_head + part() * T::kRows;
+    if constexpr (!kConstantsLate) load_constants();
+  }
+
+  // Of the block, or the team.
+  __device__ static uint32_t thread() {
+    if constexpr (T::kTeam) {
+      return threadIdx.x % T::kThreads;
+    } else {
+      return threadIdx.x;
+    }
+  }
+  __device__ static int warp() { return thread() / 32; }
+  __device__ uint32_t part() const {
+    if constexpr (T::kTeam) {
+      return team_.part.part;
+    } else {
+      return blockIdx.x;
+    }
+  }
+  __device__ uint32_t key_head() const {
+    if constexpr (T::kTeam) {
+      return team_.part.key_head;
+    } else {
+      return blockIdx.y;
+    }
+  }
+  __device__ static void sync() {
+    if constexpr (T::kTeam) {
+      team_sync(1 + threadIdx.x / T::kThreads, T::kThreads);
+    } else {
+      __syncthreads();
+    }
+  }
   __device__ static int g() { return threadIdx.x % 32 / 4; }
   __device__ static int c() { return threadIdx.x % 4; }
   __device__ static int parity(int position) { return position / kSlots & 1; }
@@ -239,7 +178,7 @@ class StepBlock {
            ((i * kProducts + (kMs == 1 ? product : m) % kProducts) * 32 + threadIdx.x % 32) * 16;
   }
   __device__ uint4* chunk(int i, int m) const {
-    return reinterpret_cast<uint4*>(s_.state + chunk_offset(i, m));
+    return reinterpret_cast<uint4*>(state() + chunk_offset(i, m));
   }
 
   // The window, sub-window by sub-window. A sweep's end at multiples of eight, so that only a
@@ -252,15 +191,17 @@ class StepBlock {
     // A window beyond the next grid point needs the memory of the pending interval: that is folded
     // before the window is prepared.
     bool alone = pending_ && end_ > base_ + kSlots;
-    if (!alone) load_window_ring();
     int from = start_, stop = start_, other = pending_ ? c_ : base_ + kSlots;
     bool prepared = false, fetched = false;
-    dependencies_wait();
     do {
       if (!prepared || (from == stop && from < end_)) {
-        if (prepared) __syncthreads();
+        if (prepared) sync();
         stop = alone ? from : stop_of(from);
-        if (!fetched) fetch(from, stop, other);
+        if (!prepared) {
+          fetch_first(from, stop, other, alone);
+        } else if (!fetched) {
+          fetch(from, stop, other);
+        }
         prepare(from, stop);
         prepared = true;
         fetched = T::kSweep && !alone && stop < end_;
@@ -272,7 +213,7 @@ class StepBlock {
         other = base_ + kSlots;
         if (alone) {
           alone = false;
-          __syncthreads();
+          sync();
           load_window_ring();
           continue;
         }
@@ -288,9 +229,27 @@ class StepBlock {
       }
       // A sweep that ends at a grid point leaves its checkpoint.
     } while (from < end_ || (T::kSweep && from == base_ + kSlots));
+    if constexpr (T::kTeam) {
+      if (team_.own >= 0) give_state();
+    }
   }
 
   // ---- loads
+
+  // The first sub-window's inputs before the state, whose copy would hold them up; but what may be
+  // fetched before the kernel before this one ends does not wait for that.
+  __device__ void fetch_first(int from, int to, int other, bool alone) {
+    const bool early = !T::kTeam && !T::kSweep && p_.early;
+    if (early) load_first(alone);
+    dependencies_wait();
+    fetch(from, to, other);
+    if (!early) load_first(alone);
+  }
+  __device__ void load_first(bool alone) {
+    if (pending_) load_ring(c_, c_ + kSlots);
+    if (!alone) load_window_ring();
+    load_state();
+  }
 
   // The heads' constants come with the row: each would cost a latency later on. GDN's int8 kernel
   // of single tokens has no registers to keep them in.
@@ -309,28 +268,54 @@ class StepBlock {
     }
   }
 
-  __device__ void load_state() {
-    if (c_ == 0) {
-      constexpr uint32_t kZero = T::kInt8 ? 0x80808080u : 0;
+  __device__ uint8_t* state() const {
+    if constexpr (T::kTeam) {
+      return team_.state;
+    } else {
+      return s_.state;
+    }
+  }
+  // Zero, of the lane's own chunks: no other reads them.
+  __device__ void zero_state() const {
+    constexpr uint32_t kZero = T::kInt8 ? 0x80808080u : 0;
 #pragma unroll 1
-      for (int i = 0; i < T::kChunks; ++i) {
+    for (int i = 0; i < T::kChunks; ++i) {
 #pragma unroll
-        for (int m = 0; m < kMs; ++m) *chunk(i, m) = make_uint4(kZero, kZero, kZero, kZero);
-      }
-    } else if (threadIdx.x == 0) {
+      for (int m = 0; m < kMs; ++m) *chunk(i, m) = make_uint4(kZero, kZero, kZero, kZero);
+    }
+  }
+  __device__ void copy_state(uint8_t* to) const {
+    barrier_expect(&s_.barrier, T::kStateBytes);
+    bulk_copy(to,
+              static_cast<const uint8_t*>(a_.checkpoint) +
+                  (read_slot_ * a_.checkpoint_slot_stride + int64_t{first_row_} * T::kKeyDim) *
+                      T::kElementBytes,
+              T::kStateBytes, &s_.barrier);
+  }
+
+  // kTeam: takes a free state and starts its copy; -1 if none is free. By one thread.
+  __device__ int take_state() const;
+  __device__ static bool takes_states() { return thread() == T::kWarps / 2 * 32; }
+  // kTeam: now that it is needed.
+  __device__ void take_state_at_last() const;
+  __device__ void wait_team_state();
+  // kTeam: the part is done with its state.
+  __device__ void give_state();
+
+  __device__ void load_state() {
+    if constexpr (T::kTeam) {
+      if (takes_states()) s_.team.first_state = s_.team.state = take_state();
+    } else if (c_ == 0) {
+      zero_state();
+    } else if (thread() == 0) {
       barrier_init(&s_.barrier, 1);
       barrier_fence();
-      barrier_expect(&s_.barrier, sizeof(s_.state));
-      bulk_copy(s_.state,
-                static_cast<const uint8_t*>(a_.checkpoint) +
-                    (read_slot_ * a_.checkpoint_slot_stride + int64_t{first_row_} * T::kKeyDim) *
-                        T::kElementBytes,
-                sizeof(s_.state), &s_.barrier);
+      copy_state(s_.state);
     }
     if constexpr (T::kInt8) {
       const float* scale = a_.scale + read_slot_ * a_.scale_slot_stride + first_row_;
 #pragma unroll
-      for (int row = threadIdx.x; row < T::kRows; row += T::kThreads) {
+      for (int row = thread(); row < T::kRows; row += T::kThreads) {
         if (c_ == 0) {
           row_scales()[row] = 0;
         } else {
@@ -345,7 +330,11 @@ class StepBlock {
 
   // After the block's first barrier.
   __device__ void wait_state() {
-    if (c_ != 0) barrier_wait(&s_.barrier, 0);
+    if constexpr (T::kTeam) {
+      wait_team_state();
+    } else if (c_ != 0) {
+      barrier_wait(&s_.barrier, 0);
+    }
   }
 
   __device__ uint32_t ring_row(int position) const {
@@ -357,7 +346,7 @@ class StepBlock {
   __device__ uint8_t* ring_keys() const {
     return reinterpret_cast<uint8_t*>(static_cast<uint16_t*>(a_.ring_key.data) +
                                       ring_slot_ * a_.ring_key.slot_stride +
-                                      blockIdx.y * T::kKeyDim);
+                                      key_head() * T::kKeyDim);
   }
   __device__ uint8_t* ring_values() const {
     return reinterpret_cast<uint8_t*>(static_cast<uint16_t*>(a_.ring_value.data) +
@@ -381,7 +370,7 @@ class StepBlock {
       copy_rows<T::kKeyDim / 4>(
           reinterpret_cast<uint16_t*>(s_.kda.alpha[interval_row(base)]), 2 * T::kKeyDim,
           static_cast<const uint8_t*>(a_.ring_gate.data) +
-              (ring_slot_ * a_.ring_gate.slot_stride + blockIdx.y * T::kKeyDim) * 4,
+              (ring_slot_ * a_.ring_gate.slot_stride + key_head() * T::kKeyDim) * 4,
           p_.gate_row_bytes, first, n);
     }
   }
@@ -390,7 +379,7 @@ class StepBlock {
   __device__ void copy_rows(uint16_t* to, int stride, const uint8_t* from, uint32_t row_bytes,
                             uint32_t first, int n) const {
     constexpr int kAtOnce = T::kThreads / kPieces;
-    const int own = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
+    const int own = thread() / kPieces, piece = thread() % kPieces;
     if (T::kThreads % kPieces != 0 && own >= kAtOnce) return;
     const uint32_t target = shared_address(to) + own * stride * 2 + piece * 16;
     uint32_t at = (first + own) * row_bytes + piece * 16;
@@ -424,14 +413,17 @@ class StepBlock {
       prepare_gates(from, to, !T::kSweep);
     }
     copies_wait();
-    __syncthreads();
+    sync();
+    if constexpr (T::kTeam) {
+      if (from == start_) take_state_at_last();
+    }
     if constexpr (T::kKda) {
       kda_operands(from, to);
       kda_scores(from, to);
-      __syncthreads();
+      sync();
       if constexpr (T::kInt8) {
         kda_sums(from, to);
-        __syncthreads();
+        sync();
       }
     }
     if constexpr (T::kShare) {
@@ -520,7 +512,7 @@ class StepBlock {
       const int position = vector_position(i, from);
       if (position >= to || (kFirstWarpOnly && warp() > 0)) continue;
       const Tokens& tokens = is_key(i) ? a_.key : a_.query;
-      const int64_t at = token_of(position) * tokens.token_stride + blockIdx.y * T::kKeyDim;
+      const int64_t at = token_of(position) * tokens.token_stride + key_head() * T::kKeyDim;
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
         const int piece = turn * 16 + lane;
@@ -596,7 +588,7 @@ class StepBlock {
   // A piece of a key into its slot, and the ring.
   __device__ void write_key(int position, int piece, uint4 bits, bool to_ring) const {
     *reinterpret_cast<uint4*>(&s_.keys[key_row(position)][piece * 8]) = bits;
-    if (to_ring && blockIdx.x == 0) {
+    if (to_ring && part() == 0) {
       *reinterpret_cast<uint4*>(ring_keys() +
                                 (ring_row(position) * p_.key_row_bytes + piece * 16)) = bits;
     }
@@ -689,6 +681,7 @@ class StepBlock {
   const StepParams& p_;
   const StepArgs& a_;
   StepShared<T>& s_;
+  [[no_unique_address]] std::conditional_t<T::kTeam, OwnTeam, Absent<7>> team_;
   int read_slot_, write_slot_, ring_slot_;
   int n_, c_, start_, end_;  // positions
   int64_t token_;

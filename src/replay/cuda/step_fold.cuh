@@ -244,7 +244,7 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, uint8_t*
                                         float* scales) {
   const int row = lane_row(m), offset = chunk_offset(0, m);
   constexpr int kChunkBytes = 512 * T::kTileProducts;
-  uint8_t* const chunks = s_.state + offset;
+  uint8_t* const chunks = state() + offset;
   float* const row_scale = row_scales() + row;
   const float decay = interval_decay(base, m);
   // Columns of the unit matrix: a product with it brings bytes into fp32 sums.

@@ -8,6 +8,9 @@
 
 namespace replayssm::cuda {
 
+// Of the H100 and the H200.
+inline constexpr int kMultiprocessors = 132;
+
 struct StepInstance {
   Family family;
   DType checkpoint;
@@ -18,6 +21,9 @@ struct StepInstance {
   bool few;     // for launches that another's blocks would not fill the GPU with; the same bits
   void (*step)(const StepArgs& args, const Problem& problem, bool early, cudaStream_t stream);
   void (*sweep)(const StepArgs& args, const Problem& problem, cudaStream_t stream);
+  // For launches of many rows, a block a multiprocessor (step_team.cuh); the same bits. Null if
+  // there is none.
+  void (*many)(const StepArgs& args, const Problem& problem, cudaStream_t stream) = nullptr;
 };
 
 // The tables of the instance files, each compiled on its own. Of the entries that serve a problem

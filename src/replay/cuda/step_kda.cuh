@@ -92,7 +92,7 @@ __device__ void StepBlock<T>::kda_sums(int from, int to) {
     const uint32_t half_warp = threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u;
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(half_warp, sum, step);
-    if (lane == 0) (i % 2 == 0 ? s_.key_sum : s_.query_sum)[column] = sum;
+    if (lane == 0) (i % 2 == 0 ? s_.sums.key : s_.sums.query)[column] = sum;
   }
 }
 

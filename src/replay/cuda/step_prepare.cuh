@@ -137,7 +137,7 @@ __device__ void StepBlock<T>::prepare_operands(int from, int to, bool to_ring) {
     if constexpr (T::kInt8) {
 #pragma unroll
       for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(mask, sum, step);
-      if (lane == 0 && stands) (key ? s_.key_sum : s_.query_sum)[column] = sum;
+      if (lane == 0 && stands) (key ? s_.sums.key : s_.sums.query)[column] = sum;
     }
     if (!key && lane == 0 && stands) s_.query_scale[column] = factor;
   }

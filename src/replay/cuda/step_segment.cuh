@@ -101,8 +101,8 @@ __device__ void StepBlock<T>::products(Products d) const {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int own = T::kSingle ? 0 : 2 * c() + e % 2;
-      start[T::kMamba ? 0 : 1][e] = -1152.0f * s_.query_sum[own];
-      if constexpr (!T::kMamba) start[0][e] = -1152.0f * s_.key_sum[own];
+      start[T::kMamba ? 0 : 1][e] = -1152.0f * s_.sums.query[own];
+      if constexpr (!T::kMamba) start[0][e] = -1152.0f * s_.sums.key[own];
     }
   }
   uint32_t z[4];
@@ -463,9 +463,12 @@ __device__ void StepBlock<T>::segment(int from, int to) {
   wait_state();
   Products d;
   products(d);
+  if constexpr (T::kTeam) {
+    if (to == end_) give_state();
+  }
   if constexpr (T::kShare) {
     // Only now: the products of other warps hide the work of those that weigh.
-    if (!weights_stand_) __syncthreads();
+    if (!weights_stand_) sync();
     weights_stand_ = true;
     weights_of_warp(weights);
   }
