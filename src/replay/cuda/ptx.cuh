@@ -94,24 +94,6 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
       "r"(bytes)
       : "memory");
 }
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-}
-// Whether the phase of that parity is over; of a new barrier, that of parity 1 is.
-__device__ __forceinline__ bool barrier_passed(uint64_t* barrier, uint32_t parity) {
-  uint32_t passed;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(passed)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return passed != 0;
-}
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t phase) {
   asm volatile(
       "{\n"

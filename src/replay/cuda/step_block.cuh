@@ -34,7 +34,7 @@ class StepBlock {
   }
   // kTeam: the team's part `turn`; phase: of its barrier.
   __device__ StepBlock(const StepParams& params, StepShared<T>& shared, TeamsCommon& common,
-                       uint8_t* states, int n_states, uint32_t turn, uint32_t phase);
+                       uint8_t* states, uint32_t turn, uint32_t phase);
   // kTeam: the next of the multiprocessor's parts, for the team's `turn`; its row comes
   // meanwhile. By one warp.
   __device__ static void take_part(const StepParams& params, StepShared<T>& shared,
@@ -293,8 +293,8 @@ class StepBlock {
               T::kStateBytes, &s_.barrier);
   }
 
-  // kTeam: takes a free state, if there is one, and starts its copy. By one thread.
-  __device__ TakenState take_state() const;
+  // kTeam: takes a free state and starts its copy; -1 if none is free. By one thread.
+  __device__ int take_state() const;
   __device__ static bool takes_states() { return thread() == T::kWarps / 2 * 32; }
   // kTeam: now that it is needed.
   __device__ void take_state_at_last() const;
@@ -304,7 +304,7 @@ class StepBlock {
 
   __device__ void load_state() {
     if constexpr (T::kTeam) {
-      if (takes_states()) s_.team.first = s_.team.last = take_state();
+      if (takes_states()) s_.team.first_state = s_.team.state = take_state();
     } else if (c_ == 0) {
       zero_state();
     } else if (thread() == 0) {

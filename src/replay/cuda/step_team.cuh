@@ -19,12 +19,12 @@ struct alignas(128) TeamsShared {
 
 template <typename T>
 __device__ StepBlock<T>::StepBlock(const StepParams& params, StepShared<T>& shared,
-                                   TeamsCommon& common, uint8_t* states, int n_states,
-                                   uint32_t turn, uint32_t phase)
+                                   TeamsCommon& common, uint8_t* states, uint32_t turn,
+                                   uint32_t phase)
     : p_(params),
       a_(params.args),
       s_(shared),
-      team_{shared.team.parts[turn & 1], &common, states, nullptr, n_states, -1, phase} {
+      team_{shared.team.parts[turn & 1], &common, states, nullptr, -1, phase} {
   set_row(shared.team.rows[turn & 1]);
   if (takes_parts()) take_part(params, shared, common, turn + 1);
 }
@@ -64,36 +64,33 @@ __device__ bool StepBlock<T>::run_part() {
 }
 
 template <typename T>
-__device__ TakenState StepBlock<T>::take_state() const {
-  TeamsCommon& common = *team_.common;
-  for (int i = 0; i < team_.n_states; ++i) {
-    const uint32_t taken = atomicAdd(&common.taken[i], 0u), parity = taken & 1 ^ 1;
-    if (!barrier_passed(&common.given[i], parity)) continue;
-    if (atomicCAS(&common.taken[i], taken, taken + 1) != taken) continue;
-    async_fence();
-    if (c_ != 0) copy_state(team_.states + i * T::kStateBytes);
-    return {i, parity};
-  }
-  return {-1, 0};
+__device__ int StepBlock<T>::take_state() const {
+  uint32_t* const free = &team_.common->free;
+  const uint32_t now = atomicOr(free, 0u);
+  if (now == 0) return -1;
+  const int own = __ffs(static_cast<int>(now)) - 1;
+  if ((atomicAnd(free, ~(1u << own)) >> own & 1) == 0) return -1;
+  __threadfence_block();
+  async_fence();
+  if (c_ != 0) copy_state(team_.states + own * T::kStateBytes);
+  return own;
 }
 
 template <typename T>
 __device__ void StepBlock<T>::take_state_at_last() const {
-  if (!takes_states() || team_.own >= 0 || s_.team.first.number >= 0) return;
-  TakenState own;
+  if (!takes_states() || team_.own >= 0 || s_.team.first_state >= 0) return;
+  int own;
   do own = take_state();
-  while (own.number < 0);
-  s_.team.last = own;
+  while (own < 0);
+  s_.team.state = own;
 }
 
 template <typename T>
 __device__ void StepBlock<T>::wait_team_state() {
   if (team_.own >= 0) return;
-  if (s_.team.first.number < 0) sync();
-  const TakenState own = s_.team.last;
-  team_.own = own.number;
-  team_.state = team_.states + own.number * T::kStateBytes;
-  barrier_wait(&team_.common->given[own.number], own.parity);
+  if (s_.team.first_state < 0) sync();
+  team_.own = s_.team.state;
+  team_.state = team_.states + team_.own * T::kStateBytes;
   if (c_ == 0) {
     zero_state();
   } else {
@@ -105,7 +102,15 @@ template <typename T>
 __device__ void StepBlock<T>::give_state() {
   async_fence();
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(&team_.common->given[team_.own]);
+  if (threadIdx.x % 32 == 0) {
+    __threadfence_block();
+    uint32_t* const done = &team_.common->done[team_.own];
+    if (atomicAdd(done, 1u) == T::kWarps - 1) {
+      atomicExch(done, 0u);
+      __threadfence_block();
+      atomicOr(&team_.common->free, 1u << team_.own);
+    }
+  }
   team_.own = -1;
 }
 
@@ -119,11 +124,7 @@ __global__ void __launch_bounds__(T::kThreads* kTeams, 1)
     barrier_init(&shared.teams[threadIdx.x].barrier, 1);
     barrier_fence();
   }
-  if (threadIdx.x < kStates) {
-    shared.common.taken[threadIdx.x] = 0;
-    barrier_init(&shared.common.given[threadIdx.x], T::kWarps);
-  }
-  if (threadIdx.x == 0) shared.common.next = 0;
+  if (threadIdx.x == 0) shared.common = {0, (1u << kStates) - 1, {}};
   __syncthreads();
   StepShared<T>& own = shared.teams[threadIdx.x / T::kThreads];
   if (StepBlock<T>::takes_parts()) StepBlock<T>::take_part(params, own, shared.common, 0);
@@ -132,8 +133,7 @@ __global__ void __launch_bounds__(T::kThreads* kTeams, 1)
   uint32_t phase = 0;
   for (uint32_t turn = 0; own.team.parts[turn & 1].valid; ++turn) {
     phase ^= static_cast<uint32_t>(
-        StepBlock<T>(params, own, shared.common, shared.states[0], kStates, turn, phase)
-            .run_part());
+        StepBlock<T>(params, own, shared.common, shared.states[0], turn, phase).run_part());
   }
 }
 

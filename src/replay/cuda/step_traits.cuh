@@ -109,31 +109,25 @@ struct Part {
   uint32_t part, key_head;
   bool valid;
 };
-struct TakenState {
-  int number;       // -1: none
-  uint32_t parity;  // that its barrier has passed
-};
 // In shared memory, of a team.
 struct Team {
   int64_t rows[2][kRowWords];  // of the part in work and the next
   Part parts[2];
-  TakenState first, last;  // what was free at the start, if anything; what was taken at last
+  int first_state, state;  // what was free at the start, or -1; what was taken at last
 };
-// Of a block. A state that was taken g times is free when it was given back g times, each time by
-// all warps of a team.
+// Of a block.
 struct TeamsCommon {
-  uint32_t next;                // part, of the multiprocessor's
-  uint32_t taken[kMostStates];  // how often
-  uint64_t given[kMostStates];  // barriers
+  uint32_t next;               // part, of the multiprocessor's
+  uint32_t free;               // states, a bit each
+  uint32_t done[kMostStates];  // warps that have no more use for it
 };
 // In registers.
 struct OwnTeam {
   Part part;
   TeamsCommon* common;
   uint8_t *states, *state;
-  int n_states;
-  int own;         // the state's number; -1: not taken yet, or given back
-  uint32_t phase;  // of the team's barrier
+  int own;         // -1: not taken yet, or given back
+  uint32_t phase;  // of the barrier
 };
 
 // Shared memory of a block, or a team.
