@@ -116,11 +116,13 @@ class CudaBackendPlan final : public BackendPlan {
     });
     const int64_t n = extents.n_tokens, act = dtype_bytes(p_.activation);
     const int64_t ring = dtype_bytes(p_.ring);
-    // Every second step between many rows that are skipped: the kernel goes by their number.
+    // Every second step between rows that are skipped, as many as any kernel wants: which one it is
+    // goes by their number.
     std::vector<Row> among(a.rows, a.rows + a.n_rows);
     if (!sweep && n_calls_++ % 2 == 1) {
-      among.insert(among.begin(), kManyRows / 2, Row{});
-      among.insert(among.end(), kManyRows / 2, Row{});
+      const size_t many = kManyStateRows / (p_.n_heads * p_.value_dim) / 2 + 1;
+      among.insert(among.begin(), many, Row{});
+      among.insert(among.end(), many, Row{});
     }
     a.n_rows = static_cast<int32_t>(among.size());
     a.rows = in(s, among.data(), a.n_rows);
@@ -174,7 +176,7 @@ class CudaBackendPlan final : public BackendPlan {
  private:
   int64_t slot_bytes() const { return sizes_.checkpoint_elements * dtype_bytes(p_.checkpoint); }
 
-  static constexpr size_t kManyRows = 1600;
+  static constexpr int kManyStateRows = 1600 * 480;
 
   Problem p_;
   CPlan plan_;

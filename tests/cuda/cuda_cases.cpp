@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "replay/cuda/kernels_cuda.h"
+#include "replay/cuda/step_instances.h"
 
 namespace replayssm::test {
 namespace {
@@ -124,6 +125,36 @@ std::vector<Case> cuda_core() {
       cuda_problem(kG, 4, 2, 128, 128, 16, 5, kF32, kF32),
       cuda_problem(kK, 2, 2, 128, 128, 16, 4, kF32, kF32),
   });
+}
+
+std::vector<Case> cuda_entries(bool many) {
+  std::vector<const cuda::StepInstance*> entries;
+  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::mamba2_more_instances,
+                     cuda::kda_instances, cuda::interval32_instances}) {
+    for (const cuda::StepInstance& x : table()) entries.push_back(&x);
+  }
+  std::vector<Problem> problems;
+  for (const cuda::StepInstance* x : entries) {
+    if (many && x->many == nullptr) continue;
+    const auto serves = [&](const cuda::StepInstance* y, int ratio) {
+      return y->family == x->family && y->checkpoint == x->checkpoint &&
+             y->interval == x->interval && y->value_dim == x->value_dim &&
+             y->key_dim == x->key_dim && y->single == x->single && y->few == x->few &&
+             ratio * y->value_dim % y->rows == 0;
+    };
+    for (int ratio = 1; ratio <= (x->family == kK ? 1 : 16); ++ratio) {
+      const auto first = std::find_if(entries.begin(), entries.end(),
+                                      [&](const auto* y) { return serves(y, ratio); });
+      if (first == entries.end() || *first != x) continue;
+      if (many && ratio * x->value_dim < 2 * x->rows) continue;
+      const int key_heads = x->family == kK ? 2 : 1;
+      const int window = x->single ? 1 : problems.size() % 2 == 0 ? 8 : 16;
+      problems.push_back(cuda_problem(x->family, ratio * key_heads, key_heads, x->value_dim,
+                                      x->key_dim, x->interval, window, x->checkpoint));
+      break;
+    }
+  }
+  return cases_of(problems);
 }
 
 std::vector<Case> with_plan(const std::vector<Case>& cases) {
