@@ -147,10 +147,11 @@ std::vector<Case> cuda_entries(bool many) {
                                       [&](const auto* y) { return serves(y, ratio); });
       if (first == entries.end() || *first != x) continue;
       if (many && ratio * x->value_dim < 2 * x->rows) continue;
-      const int key_heads = x->family == kK ? 2 : 1;
-      const int window = x->single ? 1 : problems.size() % 2 == 0 ? 8 : 16;
-      problems.push_back(cuda_problem(x->family, ratio * key_heads, key_heads, x->value_dim,
-                                      x->key_dim, x->interval, window, x->checkpoint));
+      // Windows of 16 are taken in two parts, and may fold and cross a grid point at once.
+      const int window = x->single ? 1 : many || problems.size() % 2 != 0 ? 16 : 8;
+      const Problem p = cuda_problem(x->family, 2 * ratio, 2, x->value_dim, x->key_dim, x->interval,
+                                     window, x->checkpoint);
+      problems.push_back(x->family == kK && window == 16 ? bounded_gate(p) : p);
       break;
     }
   }

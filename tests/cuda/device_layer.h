@@ -159,6 +159,7 @@ class DeviceLayer {
       row.ring_slot = rings[i];
       rows_.push_back(row);
     }
+    std::shuffle(rows_.begin(), rows_.end(), rng_);  // kinds of rows in any order
   }
   std::vector<uint8_t> values(int64_t n, DType dtype, bool decay) {
     std::normal_distribution<float> normal;
