@@ -113,8 +113,7 @@ def main():
         if not tests:
             faults.append(f"no test ran: build {arguments.build} first")
         n_passed = sum(t["result"] == "passed" for t in tests)
-        outcome |= {"command": "tools/gpu_test.sh",
-                    "passed": n_passed, "skipped": sorted(skips),
+        outcome |= {"command": "tools/gpu_test.sh", "passed": n_passed, "skipped": sorted(skips),
                     "failed": sorted(t["name"] for t in tests if t["result"] == "failed"),
                     "tests": tests}
         summary = f"{n_passed} passed, {len(skips)} skipped"

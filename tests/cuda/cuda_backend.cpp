@@ -176,6 +176,7 @@ class CudaBackendPlan final : public BackendPlan {
  private:
   int64_t slot_bytes() const { return sizes_.checkpoint_elements * dtype_bytes(p_.checkpoint); }
 
+  // More blocks than plan_cuda's kMany, of the largest that has a kernel for many rows.
   static constexpr int kManyStateRows = 1600 * 480;
 
   Problem p_;
