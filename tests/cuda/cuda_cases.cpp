@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <stdexcept>
 
 #include "replay/cuda/kernels_cuda.h"
 #include "replay/cuda/step_instances.h"
@@ -26,6 +27,29 @@ std::vector<Case> cases_of(const std::vector<Problem>& problems) {
   std::vector<Case> cases;
   for (const Problem& p : problems) cases.push_back(case_of(p));
   return cases;
+}
+
+// Whether a step of the problem may take the entry.
+bool takes(const Problem& p, const cuda::StepInstance& x) {
+  const auto [single, any] = cuda::kernels_of(p);
+  const auto& kernels = x.single ? single : any;
+  return any.usual != nullptr && (kernels.usual == &x || kernels.few == &x);
+}
+
+// The problem with the fewest heads a key head that takes the entry, and has so many state rows a
+// key head at least.
+Problem problem_of_entry(const cuda::StepInstance& x, int window, int key_head_rows) {
+  for (int ratio = 1; ratio <= (x.family == kK ? 1 : 16); ++ratio) {
+    const Problem p = cuda_problem(x.family, 2 * ratio, 2, x.value_dim, x.key_dim, x.interval,
+                                   window, x.checkpoint);
+    if (ratio * x.value_dim < key_head_rows || !takes(p, x)) continue;
+    return x.family == kK && window == 16 ? bounded_gate(p) : p;
+  }
+  throw std::logic_error(std::string("no problem takes the entry of ") + family_name(x.family) +
+                         " " + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
+                         " B" + std::to_string(x.interval) + " " + dtype_name(x.checkpoint) + ", " +
+                         std::to_string(x.rows) + " rows" + (x.single ? ", single" : "") +
+                         (x.few ? ", few" : ""));
 }
 
 }  // namespace
@@ -128,34 +152,14 @@ std::vector<Case> cuda_core() {
 }
 
 std::vector<Case> cuda_entries(bool many) {
-  std::vector<const cuda::StepInstance*> entries;
-  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::mamba2_more_instances,
-                     cuda::kda_instances, cuda::interval32_instances}) {
-    for (const cuda::StepInstance& x : table()) entries.push_back(&x);
-  }
   std::vector<Problem> problems;
-  for (const cuda::StepInstance* x : entries) {
+  for (const cuda::StepInstance* x : cuda::all_instances()) {
     if (many && x->many == nullptr) continue;
-    const auto serves = [&](const cuda::StepInstance* y, int ratio) {
-      return y->family == x->family && y->checkpoint == x->checkpoint &&
-             y->interval == x->interval && y->value_dim == x->value_dim &&
-             y->key_dim == x->key_dim && y->single == x->single && y->few == x->few &&
-             ratio * y->value_dim % y->rows == 0;
-    };
-    for (int ratio = 1; ratio <= (x->family == kK ? 1 : 16); ++ratio) {
-      const auto first = std::find_if(entries.begin(), entries.end(),
-                                      [&](const auto* y) { return serves(y, ratio); });
-      if (first == entries.end() || *first != x) continue;
-      if (many && ratio * x->value_dim < 2 * x->rows) continue;
-      // Windows of 16 are taken in two parts, and may fold and cross a grid point at once.
-      const int window = x->single ? 1 : many || problems.size() % 2 != 0 ? 16 : 8;
-      const Problem p = cuda_problem(x->family, 2 * ratio, 2, x->value_dim, x->key_dim, x->interval,
-                                     window, x->checkpoint);
-      problems.push_back(x->family == kK && window == 16 ? bounded_gate(p) : p);
-      break;
-    }
+    // Windows of 16 are taken in two parts, and may fold and cross a grid point at once.
+    const int window = x->single ? 1 : many || problems.size() % 2 != 0 ? 16 : 8;
+    problems.push_back(problem_of_entry(*x, window, many ? 2 * x->rows : 0));
   }
-  return cases_of(problems);
+  return unique({cases_of(problems)});
 }
 
 std::vector<Case> with_plan(const std::vector<Case>& cases) {

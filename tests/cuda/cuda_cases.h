@@ -22,9 +22,9 @@ std::vector<Case> cuda_shapes();
 std::vector<Case> cuda_dtypes();
 std::vector<Case> cuda_core();
 
-// One for each entry of the instance tables, which it is the first to serve, by as few heads a key
-// head as that takes; none for an entry that serves nothing. many: of those with a kernel for
-// launches of many rows, with heads for two of its blocks a key head.
+// For each entry of the instance tables a problem that takes it, by as few heads a key head as that
+// needs; an entry and the one for few beside it may share it. Throws if none takes an entry. many:
+// of those with a kernel for launches of many rows, with heads for two of its blocks a key head.
 std::vector<Case> cuda_entries(bool many = false);
 
 // Those of a list that have a plan.

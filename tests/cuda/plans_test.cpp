@@ -29,6 +29,12 @@ INSTANTIATE_TEST_SUITE_P(Cuda, CudaPlans,
 INSTANTIATE_TEST_SUITE_P(Cpu, CudaPlans, testing::ValuesIn(unique({shape_cases(), core_cases()})),
                          test_name);
 
+TEST(CudaEntries, HaveAKernel) {
+  for (const Case& c : unique({cuda_entries(), cuda_entries(/*many=*/true)})) {
+    EXPECT_EQ(plan_cuda(c.problem).reason, "") << c.name;
+  }
+}
+
 TEST(CudaPlanReasons, NameWhatThereIsNoKernelFor) {
   const auto reason = [](DType activation, int interval) {
     Problem p = problem_of(Family::kGdn, 4, 2, 128, 128, interval, 4);

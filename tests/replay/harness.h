@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -139,13 +140,20 @@ struct Work {
   const Inputs* inputs;
 };
 
+// Throws the backend's reason if it has no plan.
+inline std::shared_ptr<const BackendPlan> plan_of(const Backend& backend, const Problem& problem) {
+  auto [plan, reason] = backend.plan(problem);
+  if (plan == nullptr) throw std::runtime_error(name_of(problem) + ": " + reason);
+  return plan;
+}
+
 // The pools of one layer for n_slots sequences, with gaps between slots and rows.
 class Layer {
  public:
   Layer(const Problem& problem, const Backend& backend, int n_slots, ThreadPool& pool)
       : problem_(problem),
         pool_(pool),
-        plan_(backend.plan(problem).plan),
+        plan_(plan_of(backend, problem)),
         multiple_(backend.stride_multiple()),
         n_slots_(n_slots),
         key_row_(padded(problem.n_key_heads * problem.key_dim + 3)),

@@ -1,24 +1,44 @@
-// plan_cuda: finds a problem's kernel in the instance table.
+// plan_cuda: finds a problem's kernels in the instance tables.
 #include <string>
 
 #include "replay/cuda/general_cuda.h"
 #include "replay/cuda/step_instances.h"
 
 namespace replayssm {
-namespace {
+namespace cuda {
 
-using cuda::StepInstance;
+std::vector<const StepInstance*> all_instances() {
+  std::vector<const StepInstance*> all;
+  for (auto table : {gdn_instances, mamba2_instances, mamba2_more_instances, kda_instances,
+                     interval32_instances}) {
+    for (const StepInstance& x : table()) all.push_back(&x);
+  }
+  return all;
+}
+
+ProblemKernels kernels_of(const Problem& p) {
+  ProblemKernels found;
+  for (const StepInstance* x : all_instances()) {
+    const bool fits = x->family == p.family && x->interval == p.grid.interval &&
+                      x->checkpoint == p.checkpoint && x->value_dim == p.value_dim &&
+                      x->key_dim == p.key_dim &&
+                      p.n_heads / p.n_key_heads * p.value_dim % x->rows == 0;
+    StepKernels& kind = x->single ? found.single : found.any;
+    const StepInstance*& place = x->few ? kind.few : kind.usual;
+    if (fits && place == nullptr) place = x;
+  }
+  if (found.single.usual == nullptr) found.single = found.any;
+  return found;
+}
+
+}  // namespace cuda
+
+namespace {
 
 using cuda::kMultiprocessors;
 
 // Blocks of a launch from which on teams are faster.
 constexpr int64_t kMany = 12 * kMultiprocessors;
-
-// The kernels of a problem: `few` may be null.
-struct Kernels {
-  const StepInstance* usual = nullptr;
-  const StepInstance* few = nullptr;
-};
 
 std::string shape_name(int value_dim, int key_dim, DType checkpoint, int interval) {
   return " " + std::to_string(value_dim) + "x" + std::to_string(key_dim) + " " +
@@ -39,12 +59,13 @@ class PlanBase : public CudaPlan {
 
 class StepPlan final : public PlanBase {
  public:
-  StepPlan(const Problem& problem, const Kernels& single, const Kernels& any)
-      : PlanBase(problem), single_(single), any_(any) {}
+  StepPlan(const Problem& problem, const cuda::ProblemKernels& kernels)
+      : PlanBase(problem), kernels_(kernels) {}
 
   void step(const StepArgs& args, cudaStream_t stream, StepHints hints) const override {
     if (args.n_rows == 0) return;
-    const Kernels& kernels = hints.single || problem_.max_window == 1 ? single_ : any_;
+    const bool single = hints.single || problem_.max_window == 1;
+    const cuda::StepKernels& kernels = single ? kernels_.single : kernels_.any;
     const int64_t blocks =
         int64_t{args.n_rows} * problem_.n_heads * problem_.value_dim / kernels.usual->rows;
     if (kernels.usual->many != nullptr && blocks >= kMany && blocks <= INT32_MAX) {
@@ -55,11 +76,11 @@ class StepPlan final : public PlanBase {
     (few ? kernels.few : kernels.usual)->step(args, problem_, hints.early, stream);
   }
   void sweep(const StepArgs& args, cudaStream_t stream) const override {
-    if (args.n_rows > 0) any_.usual->sweep(args, problem_, stream);
+    if (args.n_rows > 0) kernels_.any.usual->sweep(args, problem_, stream);
   }
 
  private:
-  Kernels single_, any_;
+  cuda::ProblemKernels kernels_;
 };
 
 class GeneralPlan final : public PlanBase {
@@ -99,30 +120,20 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
     return {nullptr,
             std::string("the CUDA ring of ") + family_name(p.family) + " is " + dtype_name(ring)};
   }
-  std::string have;
-  Kernels found[2];  // for any window, for windows of one token
-  for (auto table : {cuda::gdn_instances, cuda::mamba2_instances, cuda::mamba2_more_instances,
-                     cuda::kda_instances, cuda::interval32_instances}) {
-    for (const StepInstance& x : table()) {
-      if (x.family != p.family) continue;
-      if (!x.single && !x.few) {
-        have += shape_name(x.value_dim, x.key_dim, x.checkpoint, x.interval);
+  const cuda::ProblemKernels kernels = cuda::kernels_of(p);
+  if (kernels.any.usual == nullptr) {
+    std::string have;
+    for (const cuda::StepInstance* x : cuda::all_instances()) {
+      if (x->family == p.family && !x->single && !x->few) {
+        have += shape_name(x->value_dim, x->key_dim, x->checkpoint, x->interval);
       }
-      const bool fits = x.interval == p.grid.interval && x.checkpoint == p.checkpoint &&
-                        x.value_dim == p.value_dim && x.key_dim == p.key_dim &&
-                        p.n_heads / p.n_key_heads * p.value_dim % x.rows == 0;
-      const StepInstance*& place = x.few ? found[x.single].few : found[x.single].usual;
-      if (fits && place == nullptr) place = &x;
     }
-  }
-  if (found[1].usual == nullptr) found[1] = found[0];
-  if (found[0].usual == nullptr) {
     return {nullptr, std::string("no ") + family_name(p.family) + " kernel for" +
                          shape_name(p.value_dim, p.key_dim, p.checkpoint, p.grid.interval) + ", " +
                          std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
                          have};
   }
-  return {std::make_shared<StepPlan>(p, found[1], found[0]), ""};
+  return {std::make_shared<StepPlan>(p, kernels), ""};
 }
 
 }  // namespace replayssm

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "replay/cuda/kernels_cuda.h"
 
@@ -26,12 +27,27 @@ struct StepInstance {
   void (*many)(const StepArgs& args, const Problem& problem, cudaStream_t stream) = nullptr;
 };
 
-// The tables of the instance files, each compiled on its own. Of the entries that serve a problem
-// the first is taken.
+// The tables of the instance files, each compiled on its own.
 std::span<const StepInstance> gdn_instances();
 std::span<const StepInstance> mamba2_instances();
 std::span<const StepInstance> mamba2_more_instances();
 std::span<const StepInstance> kda_instances();
 std::span<const StepInstance> interval32_instances();
+// The entries of them all, in order.
+std::vector<const StepInstance*> all_instances();
+
+// Each null if there is none.
+struct StepKernels {
+  const StepInstance* usual = nullptr;
+  const StepInstance* few = nullptr;
+};
+
+// A problem's kernels, for windows of one token and for any: of the entries of a kind that serve
+// its shape, checkpoint, interval and heads a key head, the first. Where none is for windows of one
+// token only, single is any. Without any.usual there is no plan.
+struct ProblemKernels {
+  StepKernels single, any;
+};
+ProblemKernels kernels_of(const Problem& problem);
 
 }  // namespace replayssm::cuda
