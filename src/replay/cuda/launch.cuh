@@ -34,20 +34,15 @@ __global__ void __launch_bounds__(T::kThreads)
   StepBlock<T>(params, *reinterpret_cast<StepShared<T>*>(memory)).run_tail();
 }
 
-// Of divided().
-inline uint32_t reciprocal_of(uint32_t x) {
-  return x == 1 ? 0xffffffffu : static_cast<uint32_t>((uint64_t{1} << 32) / x);
-}
-
 template <typename T>
 StepParams params_of(const StepArgs& args, const Problem& problem) {
-  StepParams params;
+  StepParams params{};
   params.args = args;
   params.key_row_bytes = static_cast<uint32_t>(args.ring_key.row_stride * 2);
   params.value_row_bytes = static_cast<uint32_t>(args.ring_value.row_stride * 2);
   params.gate_row_bytes = static_cast<uint32_t>(args.ring_gate.row_stride * 4);
   params.ring_rows = static_cast<uint32_t>(problem.grid.ring_rows);
-  params.ring_reciprocal = static_cast<uint32_t>((uint64_t{1} << 32) / params.ring_rows);
+  params.ring_reciprocal = reciprocal_of(params.ring_rows);
   params.rows_per_key_head = problem.n_heads / problem.n_key_heads * T::kValueDim;
   params.beta_scale = problem.beta_scale;
   params.decay_gate = problem.decay_gate;
@@ -55,32 +50,37 @@ StepParams params_of(const StepArgs& args, const Problem& problem) {
   return params;
 }
 
+inline void launch(void (*kernel)(StepParams), const StepParams& params, dim3 grid, int threads,
+                   int bytes, cudaStream_t stream) {
+  // Once a device is enough, and it is cheap; a launch must not depend on a static that a second
+  // device would miss.
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = params.early ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, params);
+}
+
 // One kernel over all rows of a batch.
 template <typename T>
 void launch_rows(void (*kernel)(StepParams), StepParams params, const Problem& problem, bool early,
                  cudaStream_t stream) {
-  constexpr int kBytes = static_cast<int>(sizeof(StepShared<T>));
-  // Once a device is enough, and it is cheap; a launch must not depend on a static that a second
-  // device would miss.
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   constexpr int kMostRows = 65535;  // of a grid's third dimension
   params.early = early;
   const Row* rows = params.args.rows;
   for (int32_t first = 0; first < params.args.n_rows; first += kMostRows) {
     params.args.rows = rows + first;
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<unsigned>(params.rows_per_key_head / T::kRows),
-                          static_cast<unsigned>(problem.n_key_heads),
-                          static_cast<unsigned>(std::min(params.args.n_rows - first, kMostRows)));
-    config.blockDim = T::kThreads;
-    config.dynamicSmemBytes = kBytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = early ? 1 : 0;
-    cudaLaunchKernelEx(&config, kernel, params);
+    const dim3 grid(static_cast<unsigned>(params.rows_per_key_head / T::kRows),
+                    static_cast<unsigned>(problem.n_key_heads),
+                    static_cast<unsigned>(std::min(params.args.n_rows - first, kMostRows)));
+    launch(kernel, params, grid, T::kThreads, sizeof(StepShared<T>), stream);
   }
 }
 
@@ -91,17 +91,16 @@ void launch_step(const StepArgs& args, const Problem& problem, bool early, cudaS
 
 template <typename T, int kTeams, int kStates>
 void launch_teams(const StepArgs& args, const Problem& problem, cudaStream_t stream) {
-  constexpr int kBytes = static_cast<int>(sizeof(TeamsShared<T, kTeams, kStates>));
+  constexpr int kBytes = sizeof(TeamsShared<T, kTeams, kStates>);
   static_assert(kBytes <= 227 * 1024);
-  const auto kernel = teams_kernel<T, kTeams, kStates>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   StepParams params = params_of<T>(args, problem);
   params.key_head_parts = static_cast<uint32_t>(params.rows_per_key_head / T::kRows);
   params.row_parts = params.key_head_parts * static_cast<uint32_t>(problem.n_key_heads);
   params.n_parts = params.row_parts * static_cast<uint32_t>(args.n_rows);
   params.key_head_reciprocal = reciprocal_of(params.key_head_parts);
   params.row_reciprocal = reciprocal_of(params.row_parts);
-  kernel<<<kMultiprocessors, T::kThreads * kTeams, kBytes, stream>>>(params);
+  launch(teams_kernel<T, kTeams, kStates>, params, dim3(static_cast<unsigned>(multiprocessors())),
+         T::kThreads * kTeams, kBytes, stream);
 }
 
 template <typename T, int kBlocks>

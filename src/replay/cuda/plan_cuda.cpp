@@ -7,6 +7,13 @@
 namespace replayssm {
 namespace cuda {
 
+int multiprocessors() {
+  int device = 0, n = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+  return n;
+}
+
 std::vector<const StepInstance*> all_instances() {
   std::vector<const StepInstance*> all;
   for (auto table : {gdn_instances, mamba2_instances, mamba2_more_instances, kda_instances,
@@ -35,10 +42,8 @@ ProblemKernels kernels_of(const Problem& p) {
 
 namespace {
 
-using cuda::kMultiprocessors;
-
-// Blocks of a launch from which on teams are faster.
-constexpr int64_t kMany = 12 * kMultiprocessors;
+// Blocks a multiprocessor from which on teams are faster.
+constexpr int64_t kMany = 12;
 
 std::string shape_name(int value_dim, int key_dim, DType checkpoint, int interval) {
   return " " + std::to_string(value_dim) + "x" + std::to_string(key_dim) + " " +
@@ -68,11 +73,13 @@ class StepPlan final : public PlanBase {
     const cuda::StepKernels& kernels = single ? kernels_.single : kernels_.any;
     const int64_t blocks =
         int64_t{args.n_rows} * problem_.n_heads * problem_.value_dim / kernels.usual->rows;
-    if (kernels.usual->many != nullptr && blocks >= kMany && blocks <= INT32_MAX) {
+    const int multiprocessors = cuda::multiprocessors();
+    if (kernels.usual->many != nullptr && blocks >= kMany * multiprocessors &&
+        blocks <= INT32_MAX) {
       kernels.usual->many(args, problem_, stream);
       return;
     }
-    const bool few = kernels.few != nullptr && blocks <= kMultiprocessors;
+    const bool few = kernels.few != nullptr && blocks <= multiprocessors;
     (few ? kernels.few : kernels.usual)->step(args, problem_, hints.early, stream);
   }
   void sweep(const StepArgs& args, cudaStream_t stream) const override {

@@ -206,6 +206,10 @@ __device__ __forceinline__ uint32_t larger(uint32_t x, uint32_t y) {
   const __half2 z = __hmax2_nan(__habs2(as_half2(x)), __habs2(as_half2(y)));
   return *reinterpret_cast<const uint32_t*>(&z);
 }
+// The same of numbers: NaN is not one.
+__device__ __forceinline__ uint32_t larger_number(uint32_t x, uint32_t y) {
+  return as_bits(__hmax2(__habs2(as_half2(x)), __habs2(as_half2(y))));
+}
 __device__ __forceinline__ uint32_t larger_bf16(uint32_t x, uint32_t y) {
   const __nv_bfloat162 z = __hmax2_nan(__habs2(*reinterpret_cast<const __nv_bfloat162*>(&x)),
                                        __habs2(*reinterpret_cast<const __nv_bfloat162*>(&y)));

@@ -39,7 +39,9 @@ class StepBlock {
   // meanwhile. By one warp.
   __device__ static void take_part(const StepParams& params, StepShared<T>& shared,
                                    TeamsCommon& common, uint32_t turn);
-  __device__ static bool takes_parts() { return warp() == T::kWarps / 2; }
+  // The first thread of the warp that takes parts and states for its team.
+  static constexpr uint32_t kTaker = T::kWarps / 2 * 32;
+  __device__ static bool is_takers_warp() { return thread() / 32 == kTaker / 32; }
   // kTeam: true if a state came by the team's barrier.
   __device__ bool run_part();
 
@@ -295,7 +297,6 @@ class StepBlock {
 
   // kTeam: takes a free state and starts its copy; -1 if none is free. By one thread.
   __device__ int take_state() const;
-  __device__ static bool takes_states() { return thread() == T::kWarps / 2 * 32; }
   // kTeam: now that it is needed.
   __device__ void take_state_at_last() const;
   __device__ void wait_team_state();
@@ -304,7 +305,7 @@ class StepBlock {
 
   __device__ void load_state() {
     if constexpr (T::kTeam) {
-      if (takes_states()) s_.team.first_state = s_.team.state = take_state();
+      if (thread() == kTaker) s_.team.first_state = s_.team.state = take_state();
     } else if (c_ == 0) {
       zero_state();
     } else if (thread() == 0) {
@@ -338,9 +339,7 @@ class StepBlock {
   }
 
   __device__ uint32_t ring_row(int position) const {
-    const auto p = static_cast<uint32_t>(position);
-    const uint32_t row = p - __umulhi(p, p_.ring_reciprocal) * p_.ring_rows;
-    return row >= p_.ring_rows ? row - p_.ring_rows : row;
+    return remainder_of(static_cast<uint32_t>(position), p_.ring_rows, p_.ring_reciprocal);
   }
 
   __device__ uint8_t* ring_keys() const {
@@ -640,8 +639,9 @@ class StepBlock {
                              const uint4 weights[kGroups], SlotValues u,
                              uint32_t mine[2][kMs]) const;
   template <int kOdd>
-  __device__ void substitute_one(int slot, const Products& constant, const uint4 weights[kGroups],
-                                 SlotValues u, uint32_t mine[kMs]) const;
+  __device__ void substitute_one(const bool holds[2 * kGroups], const Products& constant,
+                                 const uint4 weights[kGroups], SlotValues u,
+                                 uint32_t mine[kMs]) const;
   __device__ bool watch(const bool valid[2], const uint32_t mine[2][kMs]) const;
   __device__ void outputs_apart(int from, int to, const uint4 weights[T::kWeightSets][kGroups],
                                 const SlotValues u, Products d) const;
@@ -670,6 +670,11 @@ class StepBlock {
   __device__ void fold_group(uint32_t keys, int first, const FoldOperand parts[],
                              const float decay[], uint8_t* slot) const;
   __device__ float interval_decay(int base, int m) const;
+  // The lane's columns of the unit matrix: a product with it brings fp16 numbers, or bytes that are
+  // made one, into fp32 sums.
+  __device__ static uint32_t unit_columns() {
+    return 2 * c() == g() ? 0x3c00u : 2 * c() + 1 == g() ? 0x3c000000u : 0;
+  }
   __device__ void fold_int8(uint32_t keys, int base, int m, uint8_t* slot, float* scales);
 
   __device__ void count_saturated(int n) const {

@@ -120,6 +120,8 @@ template <typename T>
 template <int kGroup>
 __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOperand parts[],
                                          const float decay[], uint8_t* slot) const {
+  const bool counts = T::kSweep || slot != nullptr;
+  uint32_t top[kGroup] = {};  // fp16: the largest that was stored
 #pragma unroll 2
   for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
@@ -139,12 +141,18 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOpe
       } else {
         const uint4 raw = *chunk(step, m);
         const uint32_t r[4] = {raw.x, raw.y, raw.z, raw.w};
+        if constexpr (T::kCheckpoint == DType::kF16) {
+          // By the tensor cores: fewer instructions than conversions.
+          constexpr float kZero[4] = {};
+          unit_product(old, r[0], r[1], unit_columns(), kZero);
+          unit_product(old + 4, r[2], r[3], unit_columns(), kZero);
+        } else {
 #pragma unroll
-        for (int word = 0; word < 4; ++word) {
-          const float2 two =
-              T::kCheckpoint == DType::kF16 ? unpack_half(r[word]) : unpack_bf16(r[word]);
-          old[2 * word] = two.x;
-          old[2 * word + 1] = two.y;
+          for (int word = 0; word < 4; ++word) {
+            const float2 two = unpack_bf16(r[word]);
+            old[2 * word] = two.x;
+            old[2 * word + 1] = two.y;
+          }
         }
       }
       // The tensor cores cut their sums off; the old state, kept for thousands of folds, is added
@@ -174,13 +182,24 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOpe
         const uint4 raw = make_uint4(r[0], r[1], r[2], r[3]);
         *chunk(step, m) = raw;
         if (slot != nullptr) *reinterpret_cast<uint4*>(slot + chunk_offset(step, m)) = raw;
-        if constexpr (T::kCheckpoint == DType::kF16) {
-          if (slot == nullptr && !T::kSweep) continue;
-          if (n_largest(larger(larger(r[0], r[1]), larger(r[2], r[3]))) != 0) {
-            count_saturated(n_largest(r[0]) + n_largest(r[1]) + n_largest(r[2]) + n_largest(r[3]));
-          }
+        if (T::kCheckpoint == DType::kF16 && counts) {
+#pragma unroll
+          for (int word = 0; word < 4; ++word) top[i] = larger_number(top[i], r[word]);
         }
       }
+    }
+  }
+  if constexpr (T::kCheckpoint == DType::kF16) {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      if (n_largest(top[i]) == 0) continue;
+      int n = 0;
+#pragma unroll 1
+      for (int step = 0; step < T::kSteps; ++step) {
+        const uint4 raw = *chunk(step, first + i);
+        n += n_largest(raw.x) + n_largest(raw.y) + n_largest(raw.z) + n_largest(raw.w);
+      }
+      count_saturated(n);
     }
   }
 }
@@ -247,8 +266,7 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, uint8_t*
   uint8_t* const chunks = state() + offset;
   float* const row_scale = row_scales() + row;
   const float decay = interval_decay(base, m);
-  // Columns of the unit matrix: a product with it brings bytes into fp32 sums.
-  const uint32_t one = 2 * c() == g() ? 0x3c00u : 2 * c() + 1 == g() ? 0x3c000000u : 0;
+  const uint32_t one = unit_columns();
   uint32_t x[T::kSteps][4];  // {row g, row g+8} of the step's first eight keys, of its second
   float unit[2], largest[2], wanted[2];
   for (bool first = true;; first = false) {

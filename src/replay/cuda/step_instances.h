@@ -9,8 +9,8 @@
 
 namespace replayssm::cuda {
 
-// Of the H100 and the H200.
-inline constexpr int kMultiprocessors = 132;
+// Of the current device.
+int multiprocessors();
 
 struct StepInstance {
   Family family;

@@ -226,13 +226,16 @@ __device__ void StepBlock<T>::load_slots(int n, SlotValues u) const {
   }
 }
 
-// The u of the token in a slot: its column of  constant + B u. kOdd: an odd slot.
+// The u of the token in a slot: its column of  constant + B u. kOdd: an odd slot; holds: whether
+// the lane holds the slot, and in which eight.
 template <typename T>
 template <int kOdd>
-__device__ void StepBlock<T>::substitute_one(int slot, const Products& constant,
-                                             const uint4 weights[kGroups], SlotValues u,
-                                             uint32_t mine[kMs]) const {
-  const bool own = c() == slot % 8 / 2;  // the lane holds the slot
+__device__ void StepBlock<T>::substitute_one(const bool holds[2 * kGroups],
+                                             const Products& constant, const uint4 weights[kGroups],
+                                             SlotValues u, uint32_t mine[kMs]) const {
+  bool own = false;
+#pragma unroll
+  for (int eight = 0; eight < 2 * kGroups; ++eight) own |= holds[eight];
 #pragma unroll
   for (int m = 0; m < kMs; ++m) {
     constexpr int kColumn = T::kSingle ? 0 : kOdd;
@@ -247,7 +250,7 @@ __device__ void StepBlock<T>::substitute_one(int slot, const Products& constant,
 #pragma unroll
     for (int eight = 0; eight < 2 * kGroups; ++eight) {
       uint32_t* a = u[m][eight / 2] + eight % 2 * 2;
-      if (own && slot / 8 == eight) {
+      if (holds[eight]) {
         a[0] = __byte_perm(a[0], x, kLow);
         a[1] = __byte_perm(a[1], x, kHigh);
       }
@@ -261,19 +264,25 @@ template <typename T>
 __device__ void StepBlock<T>::substitute(int from, int to, const Products& constant,
                                          const uint4 weights[kGroups], SlotValues u,
                                          uint32_t mine[2][kMs]) const {
+  bool holds[2 * kGroups];
+  const auto look = [&](int slot) {
+    const bool own = c() == slot % 8 / 2;
+#pragma unroll
+    for (int eight = 0; eight < 2 * kGroups; ++eight) holds[eight] = own && slot / 8 == eight;
+  };
   if constexpr (T::kSingle) {
-    const int slot = slot_of(from);
-    if (slot % 2 == 0) {
-      substitute_one<0>(slot, constant, weights, u, mine[0]);
+    look(slot_of(from));
+    if (from % 2 == 0) {
+      substitute_one<0>(holds, constant, weights, u, mine[0]);
     } else {
-      substitute_one<1>(slot, constant, weights, u, mine[0]);
+      substitute_one<1>(holds, constant, weights, u, mine[0]);
     }
   } else {
 #pragma unroll 1
     for (int even = from & ~1; even < to; even += 2) {
-      const int slot = slot_of(even);
-      if (even >= from) substitute_one<0>(slot, constant, weights, u, mine[0]);
-      if (even + 1 < to) substitute_one<1>(slot, constant, weights, u, mine[1]);
+      look(slot_of(even));
+      if (even >= from) substitute_one<0>(holds, constant, weights, u, mine[0]);
+      if (even + 1 < to) substitute_one<1>(holds, constant, weights, u, mine[1]);
     }
   }
 }

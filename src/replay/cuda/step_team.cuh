@@ -1,9 +1,10 @@
 // Of StepBlock: teams, for launches of many rows.
 //
 // While a part's inputs come and are prepared its state would lie in shared memory unused, half of
-// the time that a part takes. So a block is some teams of warps that share fewer states: a team
-// takes one when it starts, if one is free, else when its inputs are ready, and gives it back after
-// the last product. One block a multiprocessor; its teams take parts one after another.
+// the time that a part takes. So a block is some teams of warps that share states, fewer than they
+// are where that lets more teams in: a team takes one when it starts, if one is free, else when its
+// inputs are ready, and gives it back after the last product. One block a multiprocessor; its teams
+// take parts one after another, and a part's row is fetched while the team works on the one before.
 #pragma once
 
 #include "replay/cuda/step_block.cuh"
@@ -26,13 +27,7 @@ __device__ StepBlock<T>::StepBlock(const StepParams& params, StepShared<T>& shar
       s_(shared),
       team_{shared.team.parts[turn & 1], &common, states, nullptr, -1, phase} {
   set_row(shared.team.rows[turn & 1]);
-  if (takes_parts()) take_part(params, shared, common, turn + 1);
-}
-
-// floor(x / by), by its reciprocal, floor(2^32 / by); of 1, 2^32 - 1.
-__device__ __forceinline__ uint32_t divided(uint32_t x, uint32_t by, uint32_t reciprocal) {
-  const uint32_t q = __umulhi(x, reciprocal);
-  return q + static_cast<uint32_t>(x - q * by >= by);
+  if (is_takers_warp()) take_part(params, shared, common, turn + 1);
 }
 
 template <typename T>
@@ -78,7 +73,7 @@ __device__ int StepBlock<T>::take_state() const {
 
 template <typename T>
 __device__ void StepBlock<T>::take_state_at_last() const {
-  if (!takes_states() || team_.own >= 0 || s_.team.first_state >= 0) return;
+  if (thread() != kTaker || team_.own >= 0 || s_.team.first_state >= 0) return;
   int own;
   do own = take_state();
   while (own < 0);
@@ -127,7 +122,7 @@ __global__ void __launch_bounds__(T::kThreads* kTeams, 1)
   if (threadIdx.x == 0) shared.common = {0, (1u << kStates) - 1, {}};
   __syncthreads();
   StepShared<T>& own = shared.teams[threadIdx.x / T::kThreads];
-  if (StepBlock<T>::takes_parts()) StepBlock<T>::take_part(params, own, shared.common, 0);
+  if (StepBlock<T>::is_takers_warp()) StepBlock<T>::take_part(params, own, shared.common, 0);
   copies_wait();
   __syncthreads();
   uint32_t phase = 0;

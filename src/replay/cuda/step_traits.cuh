@@ -70,15 +70,28 @@ struct StepParams {
   StepArgs args;
   uint32_t key_row_bytes, value_row_bytes, gate_row_bytes;  // strides of ring rows
   uint32_t ring_rows;
-  uint32_t ring_reciprocal;  // floor(2^32 / ring_rows)
+  uint32_t ring_reciprocal;  // of divided()
   int32_t rows_per_key_head;
   float beta_scale;
   DecayGate decay_gate;  // KDA
   float decay_lower_bound;
   bool early;  // the kernel before may still run: what may be fetched must not wait for its end
-  // kTeam: parts of the launch, of one row and of one key head, and floor(2^32 / them).
+  // kTeam: parts of the launch, of one row and of one key head, and their reciprocals.
   uint32_t n_parts, row_parts, key_head_parts, row_reciprocal, key_head_reciprocal;
 };
+
+// floor(x / by), by its reciprocal.
+inline uint32_t reciprocal_of(uint32_t by) {
+  return by == 1 ? 0xffffffffu : static_cast<uint32_t>((uint64_t{1} << 32) / by);
+}
+__device__ __forceinline__ uint32_t divided(uint32_t x, uint32_t by, uint32_t reciprocal) {
+  const uint32_t q = __umulhi(x, reciprocal);
+  return q + static_cast<uint32_t>(x - q * by >= by);
+}
+__device__ __forceinline__ uint32_t remainder_of(uint32_t x, uint32_t by, uint32_t reciprocal) {
+  const uint32_t rest = x - __umulhi(x, reciprocal) * by;
+  return rest >= by ? rest - by : rest;
+}
 
 // KDA's share of a block's memory.
 template <typename T>
