@@ -9,6 +9,7 @@
 #include "cuda_cases.h"
 #include "device.h"
 #include "poison.h"
+#include "replay/cuda/step_instances.h"
 
 namespace replayssm::test {
 namespace {
@@ -103,7 +104,10 @@ const T* in(Staging& s, const T* data, int64_t count) {
 class CudaBackendPlan final : public BackendPlan {
  public:
   CudaBackendPlan(const Problem& problem, CPlan plan)
-      : p_(problem), plan_(std::move(plan)), sizes_(sizes_of(plan_)) {}
+      : p_(problem),
+        plan_(std::move(plan)),
+        sizes_(sizes_of(plan_)),
+        n_skipped_(rows_for_another_kernel(problem)) {}
   int64_t checkpoint_elements() const override { return sizes_.checkpoint_elements; }
   int64_t scale_elements() const override { return sizes_.scale_elements; }
 
@@ -116,13 +120,12 @@ class CudaBackendPlan final : public BackendPlan {
     });
     const int64_t n = extents.n_tokens, act = dtype_bytes(p_.activation);
     const int64_t ring = dtype_bytes(p_.ring);
-    // Every second step between rows that are skipped, as many as any kernel wants: which one it is
-    // goes by their number.
+    // Every second step between rows that are skipped, so many that the problem's other kernel, if
+    // it has one, takes it.
     std::vector<Row> among(a.rows, a.rows + a.n_rows);
     if (!sweep && n_calls_++ % 2 == 1) {
-      const size_t many = kManyStateRows / (p_.n_heads * p_.value_dim) / 2 + 1;
-      among.insert(among.begin(), many, Row{});
-      among.insert(among.end(), many, Row{});
+      among.insert(among.begin(), n_skipped_ / 2, Row{});
+      among.insert(among.end(), n_skipped_ - n_skipped_ / 2, Row{});
     }
     a.n_rows = static_cast<int32_t>(among.size());
     a.rows = in(s, among.data(), a.n_rows);
@@ -176,12 +179,23 @@ class CudaBackendPlan final : public BackendPlan {
  private:
   int64_t slot_bytes() const { return sizes_.checkpoint_elements * dtype_bytes(p_.checkpoint); }
 
-  // More blocks than plan_cuda's kMany, of the largest that has a kernel for many rows.
-  static constexpr int kManyStateRows = 1600 * 480;
+  // Rows that make more blocks than multiprocessors, or than plan_cuda's kMany times as many.
+  static size_t rows_for_another_kernel(const Problem& p) {
+    constexpr int kBlocks = 140, kManyBlocks = 12 * kBlocks;
+    if (p.activation == DType::kF32) return 0;  // the general kernel
+    const auto [single, any] = cuda::kernels_of(p);
+    int state_rows = 0;
+    for (const cuda::StepKernels& x : {single, any}) {
+      const int blocks = x.usual->many != nullptr ? kManyBlocks : x.few != nullptr ? kBlocks : 0;
+      state_rows = std::max(state_rows, blocks * x.usual->rows);
+    }
+    return static_cast<size_t>(state_rows / (p.n_heads * p.value_dim));
+  }
 
   Problem p_;
   CPlan plan_;
   rssm_sizes sizes_;
+  size_t n_skipped_;
   mutable int n_calls_ = 0;
 };
 
