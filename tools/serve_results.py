@@ -7,9 +7,13 @@ def files(folder=gpu_results.RESULTS):
 
 
 def models(folder=gpu_results.RESULTS):
-    """model -> name of a cell -> cell."""
-    return {data["model"]: {cell["name"]: cell for cell in data["cells"]}
-            for data in files(folder)}
+    """model -> name of a cell -> cell. Cells of other sources than the headline's stand in a file of
+    their own, h200_serve_MODEL_more.json."""
+    found = {}
+    for data in files(folder):
+        cells = found.setdefault(data["model"], {})
+        cells.update({cell["name"]: cell for cell in data["cells"]})
+    return found
 
 
 def plain_name(cell):

@@ -16,6 +16,7 @@ import gpu_results  # noqa: E402
 import gpu_tables  # noqa: E402
 import gpu_test_report  # noqa: E402
 import roofline_svg  # noqa: E402
+import serve_results  # noqa: E402
 from source_hash import source_hash  # noqa: E402
 
 
@@ -77,6 +78,14 @@ class Results(unittest.TestCase):
         done = self.check({"cells": {}, "ratios": [ratio]})
         self.assertEqual(done.returncode, 0)
         self.assertIn("goal missed: 1\n  qw4b/fp16/replay/T8/B64 over T1: 1.50", done.stdout)
+
+    def test_a_model_of_two_files_is_one(self):
+        for name, cells in (("m", ["plain"]), ("m_more", ["exact"]), ("n", ["plain"])):
+            (self.path / f"h200_serve_{name}.json").write_text(json.dumps(
+                {"model": name[0], "cells": [{"name": cell} for cell in cells]}))
+        models = serve_results.models(self.path)
+        self.assertEqual({m: sorted(cells) for m, cells in models.items()},
+                         {"m": ["exact", "plain"], "n": ["plain"]})
 
     def test_results_of_other_sources_are_named(self):
         self.write([cell(1, 256, 90.0)], source="0123456789abcdef")
