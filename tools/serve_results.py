@@ -8,11 +8,14 @@ def files(folder=gpu_results.RESULTS):
 
 def models(folder=gpu_results.RESULTS):
     """model -> name of a cell -> cell. Cells of other sources than the headline's stand in a file of
-    their own, h200_serve_MODEL_more.json."""
+    their own, h200_serve_MODEL_more.json; none stands in both."""
     found = {}
     for data in files(folder):
         cells = found.setdefault(data["model"], {})
-        cells.update({cell["name"]: cell for cell in data["cells"]})
+        for cell in data["cells"]:
+            if cell["name"] in cells:
+                raise ValueError(f"{data['model']}: {cell['name']} stands in two files")
+            cells[cell["name"]] = {**cell, "source_hash": data["source_hash"]}
     return found
 
 
@@ -22,9 +25,9 @@ def plain_name(cell):
 
 
 def speed_up(cell, cells):
-    """Tokens a second over plain decoding's; None without either."""
+    """Tokens a second over plain decoding's, of the same sources; None without either."""
     plain = cells.get(plain_name(cell), {}) if cell and "ms" in cell else {}
-    if "ms" not in plain:
+    if "ms" not in plain or plain["source_hash"] != cell["source_hash"]:
         return None
     return cell["tokens_per_second"] / plain["tokens_per_second"]
 

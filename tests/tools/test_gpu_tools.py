@@ -79,13 +79,27 @@ class Results(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
         self.assertIn("goal missed: 1\n  qw4b/fp16/replay/T8/B64 over T1: 1.50", done.stdout)
 
-    def test_a_model_of_two_files_is_one(self):
-        for name, cells in (("m", ["plain"]), ("m_more", ["exact"]), ("n", ["plain"])):
-            (self.path / f"h200_serve_{name}.json").write_text(json.dumps(
-                {"model": name[0], "cells": [{"name": cell} for cell in cells]}))
-        models = serve_results.models(self.path)
-        self.assertEqual({m: sorted(cells) for m, cells in models.items()},
-                         {"m": ["exact", "plain"], "n": ["plain"]})
+    def serve(self, file, context, names):
+        (self.path / f"h200_serve_{file}.json").write_text(json.dumps(
+            {"model": "m", "source_hash": file, "cells": [
+                {"name": f"{name}/fp32/T1/A1.0/B1/C{context}", "batch": 1, "context": context, "ms": 1.0,
+                 "tokens_per_second": speed} for name, speed in names.items()]}))
+
+    def test_a_model_of_two_files_is_one_and_ratios_are_of_the_same_sources(self):
+        self.serve("m", 1024, {"plain": 100.0, "replay": 130.0})
+        self.serve("m_more", 1024, {"exact/replay": 120.0})
+        self.serve("m_long", 16384, {"plain": 10.0, "replay": 30.0})
+        cells = serve_results.models(self.path)["m"]
+        self.assertEqual({name: serve_results.speed_up(cell, cells) for name, cell in cells.items()}, {
+            "plain/fp32/T1/A1.0/B1/C1024": 1.0, "replay/fp32/T1/A1.0/B1/C1024": 1.3,
+            "exact/replay/fp32/T1/A1.0/B1/C1024": None,
+            "plain/fp32/T1/A1.0/B1/C16384": 1.0, "replay/fp32/T1/A1.0/B1/C16384": 3.0})
+
+    def test_a_cell_in_two_files_of_a_model_is_refused(self):
+        self.serve("m", 1024, {"plain": 100.0})
+        self.serve("m_more", 1024, {"plain": 90.0})
+        with self.assertRaisesRegex(ValueError, "plain/fp32/T1/A1.0/B1/C1024 stands in two files"):
+            serve_results.models(self.path)
 
     def test_results_of_other_sources_are_named(self):
         self.write([cell(1, 256, 90.0)], source="0123456789abcdef")
