@@ -24,19 +24,24 @@ def plain_name(cell):
     return f"plain/fp32/T1/A1.0/B{cell['batch']}/C{cell['context']}"
 
 
-def speed_up(cell, cells):
-    """Tokens a second over plain decoding's, of the same sources; None without either."""
-    plain = cells.get(plain_name(cell), {}) if cell and "ms" in cell else {}
-    if "ms" not in plain or plain["source_hash"] != cell["source_hash"]:
+def ratio(cell, over):
+    """Tokens a second of one cell over another's; None unless both were measured, with the same
+    sources."""
+    if not all(c and "ms" in c for c in (cell, over)) or cell["source_hash"] != over["source_hash"]:
         return None
-    return cell["tokens_per_second"] / plain["tokens_per_second"]
+    return cell["tokens_per_second"] / over["tokens_per_second"]
+
+
+def speed_up(cell, cells):
+    """Tokens a second over plain decoding's, as ratio()."""
+    if not cell or "ms" not in cell:  # of a cell that was skipped nothing but its name is known
+        return None
+    return ratio(cell, cells.get(plain_name(cell)))
 
 
 def target_value(target, cells):
     """What a target of bench/targets.json speaks of; None if it was not measured."""
-    cell, over = cells.get(target["cell"], {}), cells.get(target.get("over"), {})
-    if "ms" not in cell or ("over" in target and "ms" not in over):
-        return None
+    cell = cells.get(target["cell"])
     if "over" in target:
-        return cell["tokens_per_second"] / over["tokens_per_second"]
-    return cell[target["value"]]
+        return ratio(cell, cells.get(target["over"]))
+    return cell[target["value"]] if cell and "ms" in cell else None

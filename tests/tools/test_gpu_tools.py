@@ -94,6 +94,10 @@ class Results(unittest.TestCase):
             "plain/fp32/T1/A1.0/B1/C1024": 1.0, "replay/fp32/T1/A1.0/B1/C1024": 1.3,
             "exact/replay/fp32/T1/A1.0/B1/C1024": None,
             "plain/fp32/T1/A1.0/B1/C16384": 1.0, "replay/fp32/T1/A1.0/B1/C16384": 3.0})
+        self.assertIsNone(serve_results.speed_up({"name": "snapshots", "skipped": "no memory"}, cells))
+        for name, value in (("replay", 1.3), ("exact/replay", None), ("snapshots", None)):
+            target = {"cell": f"{name}/fp32/T1/A1.0/B1/C1024", "over": "plain/fp32/T1/A1.0/B1/C1024"}
+            self.assertEqual(serve_results.target_value(target, cells), value)
 
     def test_a_cell_in_two_files_of_a_model_is_refused(self):
         self.serve("m", 1024, {"plain": 100.0})
