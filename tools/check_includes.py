@@ -10,8 +10,9 @@ ALLOWED = {
     "ops": {"ops", "core", "replay"},
     "model": {"model", "ops", "core", "replay"},
     "runtime": {"runtime", "model", "ops", "core", "replay"},
-    "server": {"server", "runtime", "model", "ops", "core", "replay"},
-    "cli": {"cli", "server", "runtime", "model", "ops", "core", "replay"},
+    "jinja": {"jinja", "core"},
+    "server": {"server", "jinja", "runtime", "model", "ops", "core", "replay"},
+    "cli": {"cli", "server", "jinja", "runtime", "model", "ops", "core", "replay"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 

@@ -9,8 +9,8 @@
 namespace replayssm::cli {
 namespace {
 
-constexpr int64_t kMostTokens = int64_t{1} << 30;
-constexpr int kMostDrafts = 63;  // and the last token: the largest grid
+constexpr int64_t kMaxTokens = int64_t{1} << 30;
+constexpr int kMaxDrafts = 63;  // and the last token: the largest grid
 
 struct GenerateFlags {
   ModelFlags model;
@@ -135,11 +135,11 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
 }
 
 void run(const GenerateFlags& flags) {
-  if (flags.n < 1 || flags.n > kMostTokens) {
-    throw UsageError(concat("-n: must be 1..", kMostTokens));
+  if (flags.n < 1 || flags.n > kMaxTokens) {
+    throw UsageError(concat("-n: must be 1..", kMaxTokens));
   }
-  if (flags.draft_tokens < 1 || flags.draft_tokens > kMostDrafts) {
-    throw UsageError(concat("--draft-tokens: must be 1..", kMostDrafts));
+  if (flags.draft_tokens < 1 || flags.draft_tokens > kMaxDrafts) {
+    throw UsageError(concat("--draft-tokens: must be 1..", kMaxDrafts));
   }
   const bool drafts = flags.draft != "off";
   if (flags.draft.empty() || flags.draft == "script:") {

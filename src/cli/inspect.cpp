@@ -7,8 +7,8 @@
 namespace replayssm::cli {
 namespace {
 
-constexpr int64_t kMostContext = int64_t{1} << 30;
-constexpr int64_t kMostGigabytes = 1'000'000;
+constexpr int64_t kMaxContext = int64_t{1} << 30;
+constexpr int64_t kMaxGigabytes = 1'000'000;
 
 struct InspectFlags {
   ModelFlags model;
@@ -63,12 +63,12 @@ void print_mixers(const ModelSpec& spec) {
 
 void run(const InspectFlags& flags) {
   if (flags.window < 1) throw UsageError("--window: must be 1 or more");
-  if (flags.context < 1 || flags.context > kMostContext) {
-    throw UsageError(concat("--context: must be 1..", kMostContext));
+  if (flags.context < 1 || flags.context > kMaxContext) {
+    throw UsageError(concat("--context: must be 1..", kMaxContext));
   }
   // NaN is refused, too.
-  if (!(flags.memory_gb >= 0 && flags.memory_gb <= kMostGigabytes)) {
-    throw UsageError(concat("--memory: must be 0..", kMostGigabytes));
+  if (!(flags.memory_gb >= 0 && flags.memory_gb <= kMaxGigabytes)) {
+    throw UsageError(concat("--memory: must be 0..", kMaxGigabytes));
   }
   const bool shape_only = !flags.config.empty();
   if (shape_only && !flags.model.folder.empty()) throw UsageError("--config: not with --model");

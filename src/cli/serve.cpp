@@ -14,9 +14,9 @@
 namespace replayssm::cli {
 namespace {
 
-constexpr int kMostDrafts = 63;  // and the last token: the largest grid
-constexpr double kMostGigabytes = 1e6;
-constexpr size_t kMostKeyBytes = 4096;
+constexpr int kMaxDrafts = 63;  // and the last token: the largest grid
+constexpr double kMaxGigabytes = 1e6;
+constexpr size_t kMaxKeyBytes = 4096;
 
 struct ServeFlags {
   ModelFlags model;
@@ -49,13 +49,13 @@ void check(bool good, const char* flag, const std::string& range) {
 
 void check_flags(const ServeFlags& flags) {
   check(flags.port >= 0 && flags.port <= 65535, "--port", "0..65535");
-  check(flags.draft_tokens >= 1 && flags.draft_tokens <= kMostDrafts, "--draft-tokens",
-        concat("1..", kMostDrafts));
+  check(flags.draft_tokens >= 1 && flags.draft_tokens <= kMaxDrafts, "--draft-tokens",
+        concat("1..", kMaxDrafts));
   check(!flags.draft.empty(), "--draft", "off, ngram or a model folder");
-  check(flags.memory_gb >= 0 && flags.memory_gb <= kMostGigabytes, "--memory",
-        concat("0..", static_cast<int64_t>(kMostGigabytes)));
-  check(flags.host_memory_gb >= 0 && flags.host_memory_gb <= kMostGigabytes, "--host-memory",
-        concat("0..", static_cast<int64_t>(kMostGigabytes)));
+  check(flags.memory_gb >= 0 && flags.memory_gb <= kMaxGigabytes, "--memory",
+        concat("0..", static_cast<int64_t>(kMaxGigabytes)));
+  check(flags.host_memory_gb >= 0 && flags.host_memory_gb <= kMaxGigabytes, "--host-memory",
+        concat("0..", static_cast<int64_t>(kMaxGigabytes)));
   check(flags.max_sequences >= 1 && flags.max_sequences <= 4096, "--max-sequences", "1..4096");
   check(flags.max_queued >= 0 && flags.max_queued <= 1 << 20, "--max-queued", "0..1048576");
   check(flags.chunk_tokens >= 64 && flags.chunk_tokens <= 65536 && flags.chunk_tokens % 64 == 0,
@@ -74,7 +74,7 @@ void check_flags(const ServeFlags& flags) {
 // The key without the line's end.
 std::string read_api_key(const ServeFlags& flags) {
   if (flags.api_key_file.empty()) return flags.api_key;
-  std::string key = read_text_file(flags.api_key_file, kMostKeyBytes);
+  std::string key = read_text_file(flags.api_key_file, kMaxKeyBytes);
   while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
   if (key.empty()) fail("--api-key-file ", flags.api_key_file, ": holds no key");
   return key;

@@ -209,7 +209,7 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
   std::vector<double> step_ms, host_us, launch_us;
   const double begin = now_us();
   for (int i = 0; i < length.steps; ++i) {
-    if (i >= CellLength::kLeastSteps && (now_us() - begin) / 1e6 > length.seconds) break;
+    if (i >= CellLength::kMinSteps && (now_us() - begin) / 1e6 > length.seconds) break;
     const auto times = steady.step();
     step_ms.push_back(times.step / 1e3);
     host_us.push_back(times.host);

@@ -29,10 +29,10 @@ struct ServeModel {
   bool fp8 = false;    // weights of the large products: scales by blocks (GDN models) or by output
 };
 
-// How long a cell is timed: so many steps, or kLeastSteps if they take longer.
+// How long a cell is timed: so many steps, or kMinSteps if they take longer.
 struct CellLength {
-  static constexpr int kLeastSteps = 200;
-  int steps = kLeastSteps;
+  static constexpr int kMinSteps = 200;
+  int steps = kMinSteps;
   double seconds = 1e9;
 };
 

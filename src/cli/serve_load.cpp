@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "core/error.h"
-#include "server/json.h"
+#include "core/json.h"
 
 namespace replayssm::cli {
 namespace {
@@ -134,14 +134,14 @@ std::vector<SeenAnswer> run_load(const server::ServerAddress& server,
                                  const std::vector<LoadRequest>& requests) {
   std::vector<std::string> bodies;
   for (const LoadRequest& request : requests) {
-    bodies.push_back(server::Json{{"prompt", request.prompt},
-                                  {"max_tokens", request.new_tokens},
-                                  {"temperature", 0},
-                                  {"ignore_eos", true},
-                                  {"draft", request.draft_tokens == 0 ? "none" : "default"},
-                                  {"draft_tokens", request.draft_tokens},
-                                  {"stream", true},
-                                  {"stream_options", {{"include_usage", true}}}}
+    bodies.push_back(Json{{"prompt", request.prompt},
+                          {"max_tokens", request.new_tokens},
+                          {"temperature", 0},
+                          {"ignore_eos", true},
+                          {"draft", request.draft_tokens == 0 ? "none" : "default"},
+                          {"draft_tokens", request.draft_tokens},
+                          {"stream", true},
+                          {"stream_options", {{"include_usage", true}}}}
                          .dump());
   }
   std::vector<SeenAnswer> answers;
@@ -150,7 +150,7 @@ std::vector<SeenAnswer> run_load(const server::ServerAddress& server,
     answer.asked = seen.asked;
     seen.events.pop_back();  // [DONE]
     for (const auto& event : seen.events) {
-      const server::Json json = server::parse_json(event.data);
+      const Json json = parse_json(event.data);
       if (json.contains("error")) fail("a request failed: ", event.data);
       if (const auto usage = json.find("usage"); usage != json.end() && usage->is_object()) {
         const auto& details = usage->at("completion_tokens_details");

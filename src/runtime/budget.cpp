@@ -15,7 +15,7 @@ constexpr double kMiB = 1 << 20;
 // The prefix cache's own bytes a page: a node of its tree.
 constexpr int64_t kIndexBytes = 256;
 // Of slots, of pages.
-constexpr int64_t kMostIndices = std::numeric_limits<int32_t>::max() / 2;
+constexpr int64_t kMaxIndices = std::numeric_limits<int32_t>::max() / 2;
 
 // What a slot and the like costs.
 struct Unit {
@@ -128,10 +128,10 @@ class Fitter {
     int64_t snapshots = 0;
     if (options_.prefix_cache) {
       snapshots = cache / (unit_.slot + pages_each * unit_.page + draft_each);
-      snapshots = std::min<int64_t>(snapshots, kMostIndices / pages_each);
+      snapshots = std::min<int64_t>(snapshots, kMaxIndices / pages_each);
     }
     const int64_t pages = std::min<int64_t>(
-        least_pages() + (rest - snapshots * (unit_.slot + draft_each)) / unit_.page, kMostIndices);
+        least_pages() + (rest - snapshots * (unit_.slot + draft_each)) / unit_.page, kMaxIndices);
     out.pools.checkpoint_slots = sequences + static_cast<int32_t>(snapshots);
     out.pools.ring_slots = sequences;
     out.pools.kv_pages = static_cast<int32_t>(pages);

@@ -6,8 +6,8 @@
 namespace replayssm {
 namespace {
 
-constexpr int64_t kMostLogprobs = 64;
-constexpr size_t kMostIds = 4096;  // stop ids, biases
+constexpr int64_t kMaxLogprobs = 64;
+constexpr size_t kMaxIds = 4096;  // stop ids, biases
 
 Refusal invalid(const char* field, std::string message) {
   return {Refusal::Kind::kInvalid, field, std::move(message)};
@@ -19,14 +19,14 @@ std::optional<Refusal> check_ids(const GenerationRequest& r, int64_t vocab) {
   for (const int32_t id : r.prompt) {
     if (outside(id)) return invalid("prompt", message(id));
   }
-  if (r.stop_ids.size() > kMostIds) {
-    return invalid("stop_ids", concat(r.stop_ids.size(), " ids; at most ", kMostIds));
+  if (r.stop_ids.size() > kMaxIds) {
+    return invalid("stop_ids", concat(r.stop_ids.size(), " ids; at most ", kMaxIds));
   }
   for (const int32_t id : r.stop_ids) {
     if (outside(id)) return invalid("stop_ids", message(id));
   }
-  if (r.penalties.bias.size() > kMostIds) {
-    return invalid("bias", concat(r.penalties.bias.size(), " ids; at most ", kMostIds));
+  if (r.penalties.bias.size() > kMaxIds) {
+    return invalid("bias", concat(r.penalties.bias.size(), " ids; at most ", kMaxIds));
   }
   for (const auto& [id, bias] : r.penalties.bias) {
     if (outside(id)) return invalid("bias", message(id));
@@ -57,8 +57,8 @@ std::optional<Refusal> check_numbers(const GenerationRequest& r) {
   if (!(std::abs(p.frequency) <= 100)) return invalid("frequency", "must be in [-100, 100]");
   for (const auto& [name, k] :
        {std::pair{"logprobs", r.logprobs}, {"prompt_logprobs", r.prompt_logprobs}}) {
-    if (k < -1 || k > kMostLogprobs) {
-      return invalid(name, concat(k, " is not in [-1, ", kMostLogprobs, "]"));
+    if (k < -1 || k > kMaxLogprobs) {
+      return invalid(name, concat(k, " is not in [-1, ", kMaxLogprobs, "]"));
     }
   }
   return std::nullopt;

@@ -8,7 +8,7 @@
 namespace replayssm {
 namespace {
 
-constexpr size_t kMostSessions = 4096;
+constexpr size_t kMaxSessions = 4096;
 
 Refusal no_session(const std::string& name) {
   return {Refusal::Kind::kUnknownSession, "", concat("no session named \"", name, "\"")};
@@ -145,9 +145,9 @@ std::optional<Refusal> EngineImpl::put_session(const std::string& name, std::vec
   if (name.empty()) return Refusal{Refusal::Kind::kInvalid, "name", "a session needs a name"};
   {
     const std::lock_guard lock(mutex_);
-    if (sessions_.size() >= kMostSessions && !sessions_.contains(name)) {
+    if (sessions_.size() >= kMaxSessions && !sessions_.contains(name)) {
       return Refusal{Refusal::Kind::kConflict, "",
-                     concat(kMostSessions, " sessions are open; drop one")};
+                     concat(kMaxSessions, " sessions are open; drop one")};
     }
   }
   try {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "server/http/message.h"
-#include "server/json.h"
 
 namespace replayssm::server {
 

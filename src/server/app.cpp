@@ -14,7 +14,7 @@
 namespace replayssm::server {
 namespace {
 
-constexpr size_t kMostRecent = 4096;
+constexpr size_t kMaxRecent = 4096;
 
 // Takes the same time wherever the first difference stands.
 bool same_key(std::string_view key, std::string_view given) {
@@ -299,7 +299,7 @@ void App::log_record(const RequestRecord& record) {
 void App::remember(const std::string& name, RequestId id) {
   const std::lock_guard lock(recent_mutex_);
   if (recent_.insert_or_assign(name, id).second) recent_names_.push_back(name);
-  while (recent_names_.size() > kMostRecent) {
+  while (recent_names_.size() > kMaxRecent) {
     recent_.erase(recent_names_.front());
     recent_names_.pop_front();
   }

@@ -1,7 +1,7 @@
 // The routes that generate nothing.
 #include <algorithm>
 
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 #include "server/app.h"
 #include "server/chat/chat_template.h"
 #include "server/grammar/grammar.h"
@@ -86,7 +86,7 @@ Reply App::detokenize(const HttpRequest& request) {
   Fields fields(body, "");
   if (fields.find("tokens") == nullptr) refuse("tokens", "is missing");
   const auto ids = fields.token_ids("tokens", size_t{1} << 24, model_.vocab);
-  return json_response({{"prompt", model::to_valid_utf8(model_.tokenizer->decode(ids))}});
+  return json_response({{"prompt", to_valid_utf8(model_.tokenizer->decode(ids))}});
 }
 
 Reply App::metrics(const HttpRequest&) {

@@ -20,7 +20,7 @@ void check(bool good) {
 
 void check_common(const CommonRequest& common, const ServedModel& model) {
   const GenerationRequest& engine = common.engine;
-  check(engine.n >= 1 && engine.n <= kMostChoices);
+  check(engine.n >= 1 && engine.n <= kMaxChoices);
   check(engine.sampling.temperature >= 0 && engine.sampling.top_p > 0);
   check(*common.max_tokens >= 0 && *common.max_tokens < kMaxPositions);
   for (const auto& [id, bias] : engine.penalties.bias) check(id >= 0 && id < model.vocab);

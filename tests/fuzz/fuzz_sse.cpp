@@ -9,11 +9,11 @@ using namespace replayssm::server;
 
 namespace {
 
-constexpr size_t kMostBytes = 256;
+constexpr size_t kMaxBytes = 256;
 
 // The events, and whether it was refused.
 std::vector<std::string> parse(std::string_view text, size_t step, bool* refused) {
-  SseParser parser(kMostBytes);
+  SseParser parser(kMaxBytes);
   std::vector<std::string> events;
   try {
     for (; !text.empty(); text.remove_prefix(std::min(step, text.size()))) {
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (cut_refused != whole_refused) std::abort();
   if (!whole_refused && cut != whole) std::abort();
   for (const std::string& event : cut) {
-    if (event.size() > kMostBytes || event.find('\r') != std::string::npos) std::abort();
+    if (event.size() > kMaxBytes || event.find('\r') != std::string::npos) std::abort();
   }
   std::string sent, line;
   for (const char c : text.substr(0, 64)) line += c == '\n' || c == '\r' ? ' ' : c;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/text_file.h"
-#include "server/jinja/template.h"
+#include "jinja/template.h"
 
 using namespace replayssm;
 using namespace replayssm::server;

@@ -56,8 +56,8 @@ void use(const Tokenizer& tokenizer, std::string_view text, bool keeps) {
       streamed += stream.push(id);
     }
     streamed += stream.finish();
-    REPLAYSSM_CHECK(streamed == replayssm::model::to_valid_utf8(whole), streamed);
-    REPLAYSSM_CHECK(!keeps || whole == replayssm::model::to_valid_utf8(text), whole);
+    REPLAYSSM_CHECK(streamed == replayssm::to_valid_utf8(whole), streamed);
+    REPLAYSSM_CHECK(!keeps || whole == replayssm::to_valid_utf8(text), whole);
   }
   // The text's bytes as ids.
   std::vector<int32_t> ids;

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/json.h"
+#include "core/json.h"
 
 namespace replayssm::server {
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace replayssm::server {
 namespace {
@@ -35,7 +35,7 @@ Result feed(const std::vector<int32_t>& ids, const std::vector<std::string>& sto
   const auto read = [&] {
     const Generation::Batch batch = generation.take();
     for (const TextPiece& piece : batch.pieces) {
-      EXPECT_TRUE(model::is_valid_utf8(piece.text));
+      EXPECT_TRUE(is_valid_utf8(piece.text));
       result.text += piece.text;
       for (const auto& token : piece.tokens) {
         result.tokens.push_back(token.token);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 #include "server/api_error.h"
 #include "server/grammar/schema_check.h"
 
@@ -41,7 +41,7 @@ bool accepts(const ConstraintPtr& grammar, const std::string& text) {
     return allows(*constraint, 4082);
   };
   const bool whole = walk(served().tokenizer->encode(text));
-  if (!model::is_ascii(text)) return whole;
+  if (!is_ascii(text)) return whole;
   std::vector<int32_t> bytes;
   for (const char c : text) {
     const auto ids = served().tokenizer->encode(std::string(1, c));

@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "../model/testing.h"
-#include "server/jinja/template.h"
+#include "jinja/template.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 namespace {
 
 const std::string kFolder = REPLAYSSM_SOURCE_DIR "/tests/server";
@@ -126,4 +126,4 @@ TEST(Jinja, Bounds) {
 }
 
 }  // namespace
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

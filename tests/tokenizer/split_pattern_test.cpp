@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "model/tokenizer/split_regex.h"
-#include "model/tokenizer/utf8.h"
 
 namespace replayssm::model {
 namespace {

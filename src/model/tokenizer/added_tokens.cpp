@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace replayssm::model {
 namespace {

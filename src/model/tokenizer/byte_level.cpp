@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace replayssm::model {
 namespace {

@@ -9,8 +9,8 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "model/tokenizer/unicode_additions.h"
-#include "model/tokenizer/utf8.h"
 
 namespace replayssm::model {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "model/tokenizer/unicode_additions.h"
-#include "model/tokenizer/utf8.h"
 
 namespace replayssm::model {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace replayssm::model {
 namespace {

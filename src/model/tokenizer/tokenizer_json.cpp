@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/split_pattern.h"
 #include "model/tokenizer/tokenizer_spec.h"
 #include "model/tokenizer/unicode_additions.h"
-#include "model/tokenizer/utf8.h"
 
 namespace replayssm::model {
 namespace {

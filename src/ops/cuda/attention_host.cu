@@ -39,12 +39,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int kPlainTile = 64;
-constexpr int kMostDim = 256;
+constexpr int kMaxDim = 256;
 
 // A block a token and head, all in fp32: tiles in order, positions one after another.
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(const __grid_constant__ AttentionParams params) {
-  __shared__ float query[kMostDim], score[kPlainTile];
+  __shared__ float query[kMaxDim], score[kPlainTile];
   const AttentionRowsCuda& rows = params.rows;
   const KvView& kv = params.kv;
   int64_t i = blockIdx.x;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
     query[d] = load_one(params.q.data, params.q.dtype,
                         token * params.q.token_stride + head * params.q.head_stride + d);
   }
-  constexpr int kEach = kMostDim / kThreads;
+  constexpr int kEach = kMaxDim / kThreads;
   float value[kEach] = {};
   float most = -INFINITY, sum = 0.0f;
   for (int64_t base = 0; base < n; base += kPlainTile) {
@@ -157,7 +157,7 @@ void attention(const CudaContext& context, const KvShapeCuda& shape, const KvPoo
   params.pieces = in_pieces(q) && in_pieces(ConstHeads(out));
   const unsigned token_blocks = blocks_of(int64_t{rows.n_rows} * rows.max_tokens * q.heads);
   if (!params.kv.permuted || q.dtype != DType::kBF16 || out.dtype != DType::kBF16) {
-    REPLAYSSM_CHECK(shape.head_dim <= kMostDim, "head dim ", shape.head_dim);
+    REPLAYSSM_CHECK(shape.head_dim <= kMaxDim, "head dim ", shape.head_dim);
     plain_kernel<<<token_blocks, kThreads, 0, context.stream()>>>(params);
     check_launch("attention");
     return;

@@ -8,7 +8,7 @@ namespace replayssm::ops::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kMostDim = 256;
+constexpr int kMaxDim = 256;
 
 // A warp a head of a token: q heads (if any), then k heads, then v heads.
 struct Args {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void run_unit(const Args& args, const Unit& unit, int
 }
 
 __global__ void __launch_bounds__(kWarps * 32) append_kernel(const __grid_constant__ Args args) {
-  __shared__ float work[kWarps][kMostDim];
+  __shared__ float work[kWarps][kMaxDim];
   const int32_t n_kv = args.kv.n_kv_heads;
   const int32_t n_q = static_cast<int32_t>(args.q.heads);
   const int32_t units = n_q + 2 * n_kv;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kWarps * 32) append_kernel(const __grid_consta
 }
 
 void append(const CudaContext& context, const Args& args, const char* name) {
-  REPLAYSSM_CHECK(args.kv.dim <= kMostDim, "head dim ", args.kv.dim);
+  REPLAYSSM_CHECK(args.kv.dim <= kMaxDim, "head dim ", args.kv.dim);
   const int64_t units = args.q.heads + 2 * int64_t{args.kv.n_kv_heads};
   const int64_t count = units * args.rows.max_tokens * args.rows.n_rows;
   if (count == 0) return;

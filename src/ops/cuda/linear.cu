@@ -115,8 +115,8 @@ void linear_one_row(const CudaContext& context, const LinearCuda& weight, ConstM
 
 void linear_plain(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
                   bool accumulate) {
-  constexpr int64_t kMostRows = int64_t{65535} * kTile;  // of a grid's second dimension
-  REPLAYSSM_CHECK(y.rows <= kMostRows, y.rows, " rows");
+  constexpr int64_t kMaxRows = int64_t{65535} * kTile;  // of a grid's second dimension
+  REPLAYSSM_CHECK(y.rows <= kMaxRows, y.rows, " rows");
   const dim3 grid(blocks_for(weight.n_out, kTile), blocks_for(y.rows, kTile));
   plain_kernel<<<grid, kTile * kTile, 0, context.stream()>>>(args_of(weight, x, y, accumulate));
   check_launch("linear");

@@ -42,7 +42,7 @@ bool sums_in_order(const cublasLtMatmulAlgo_t& algo) {
 }
 
 // Row counts that a kExact algorithm must take; more go in pieces.
-constexpr int64_t kMostExactRows = 1024;
+constexpr int64_t kMaxExactRows = 1024;
 constexpr int64_t kExactRows[] = {1, 2, 3, 7, 16, 33, 64, 100, 256, 257, 1000, 1024};
 constexpr int64_t kExactRowsFp8[] = {4, 8, 16, 36, 64, 100, 256, 260, 1000, 1024};
 
@@ -321,7 +321,7 @@ void by_pieces(int64_t rows, int64_t most, const Body& body) {
 
 // Rows of one product of cuBLASLt, `fit` at most.
 int64_t product_rows(const CudaContext& context, int64_t fit) {
-  return context.mode() == Mode::kExact ? std::min(fit, kMostExactRows) : fit;
+  return context.mode() == Mode::kExact ? std::min(fit, kMaxExactRows) : fit;
 }
 
 void run_narrow(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y) {

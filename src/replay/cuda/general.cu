@@ -11,7 +11,7 @@ namespace replayssm::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMostSharedBytes = 227 * 1024;
+constexpr int kMaxSharedBytes = 227 * 1024;
 
 // What a block holds of a head, in this order in shared memory.
 struct Sizes {
@@ -335,7 +335,7 @@ std::string general_reason(const Problem& p) {
   if (p.value_dim % kProductRows != 0 || p.key_dim % kStepKeys != 0) {
     return "with fp32 activations the CUDA kernel takes multiples of 16 as value_dim and key_dim";
   }
-  if (Sizes(p).total() > kMostSharedBytes) {
+  if (Sizes(p).total() > kMaxSharedBytes) {
     return "a head's state and rows do not fit a multiprocessor's shared memory";
   }
   return "";
@@ -344,11 +344,11 @@ std::string general_reason(const Problem& p) {
 void launch_general(const StepArgs& args, const Problem& problem, bool sweep, cudaStream_t stream) {
   const int bytes = static_cast<int>(Sizes(problem).total());
   cudaFuncSetAttribute(general_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  constexpr int kMostRows = 65535;  // of a grid's third dimension
+  constexpr int kMaxRows = 65535;  // of a grid's third dimension
   StepArgs part = args;
-  for (int32_t first = 0; first < args.n_rows; first += kMostRows) {
+  for (int32_t first = 0; first < args.n_rows; first += kMaxRows) {
     part.rows = args.rows + first;
-    part.n_rows = min(args.n_rows - first, kMostRows);
+    part.n_rows = min(args.n_rows - first, kMaxRows);
     const dim3 grid(1, static_cast<unsigned>(problem.n_key_heads),
                     static_cast<unsigned>(part.n_rows));
     general_kernel<<<grid, kThreads, static_cast<size_t>(bytes), stream>>>(problem, part, sweep);

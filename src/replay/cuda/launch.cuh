@@ -72,14 +72,14 @@ inline void launch(void (*kernel)(StepParams), const StepParams& params, dim3 gr
 template <typename T>
 void launch_rows(void (*kernel)(StepParams), StepParams params, const Problem& problem, bool early,
                  cudaStream_t stream) {
-  constexpr int kMostRows = 65535;  // of a grid's third dimension
+  constexpr int kMaxRows = 65535;  // of a grid's third dimension
   params.early = early;
   const Row* rows = params.args.rows;
-  for (int32_t first = 0; first < params.args.n_rows; first += kMostRows) {
+  for (int32_t first = 0; first < params.args.n_rows; first += kMaxRows) {
     params.args.rows = rows + first;
     const dim3 grid(static_cast<unsigned>(params.rows_per_key_head / T::kRows),
                     static_cast<unsigned>(problem.n_key_heads),
-                    static_cast<unsigned>(std::min(params.args.n_rows - first, kMostRows)));
+                    static_cast<unsigned>(std::min(params.args.n_rows - first, kMaxRows)));
     launch(kernel, params, grid, T::kThreads, sizeof(StepShared<T>), stream);
   }
 }

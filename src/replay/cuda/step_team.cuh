@@ -112,7 +112,7 @@ __device__ void StepBlock<T>::give_state() {
 template <typename T, int kTeams, int kStates>
 __global__ void __launch_bounds__(T::kThreads* kTeams, 1)
     teams_kernel(const __grid_constant__ StepParams params) {
-  static_assert(kStates <= kMostStates && kTeams < 16);  // named barriers
+  static_assert(kStates <= kMaxStates && kTeams < 16);  // named barriers
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<TeamsShared<T, kTeams, kStates>*>(memory);
   if (threadIdx.x < kTeams) {

@@ -115,7 +115,7 @@ struct OperandSums {
 
 // ---- teams, see step_team.cuh
 
-inline constexpr int kRowWords = 7, kMostStates = 4;
+inline constexpr int kRowWords = 7, kMaxStates = 4;
 
 // What a team does at a time: state rows of one key head and one row of the batch.
 struct Part {
@@ -130,9 +130,9 @@ struct Team {
 };
 // Of a block.
 struct TeamsCommon {
-  uint32_t next;               // part, of the multiprocessor's
-  uint32_t free;               // states, a bit each
-  uint32_t done[kMostStates];  // warps that have no more use for it
+  uint32_t next;              // part, of the multiprocessor's
+  uint32_t free;              // states, a bit each
+  uint32_t done[kMaxStates];  // warps that have no more use for it
 };
 // In registers.
 struct OwnTeam {

@@ -11,7 +11,7 @@ namespace replayssm {
 namespace {
 
 constexpr int32_t kShortWindow = 4, kLongWindow = 16;
-constexpr int64_t kLeastPages = 256;  // 4,096 positions
+constexpr int64_t kMinPages = 256;  // 4,096 positions
 constexpr int64_t kPagesFactor = 8;
 
 // The least of 1, 2, 3, 4, 6, 8, 12, ... that is no less than n.
@@ -33,7 +33,7 @@ PassShape step_shape(const PassShape& needs, const ForwardLimits& limits, int32_
       std::min({int64_t{out.n_step} * out.longest, limits.max_tokens, limits.max_logits});
   const int64_t least = needs.single ? most : (most + 3) / 4;
   out.n_tokens = out.n_logits = std::min(rounded(std::max(needs.n_tokens, least)), most);
-  out.n_pages = kLeastPages;
+  out.n_pages = kMinPages;
   while (out.n_pages < needs.n_pages) out.n_pages *= kPagesFactor;
   out.n_pages = std::min(out.n_pages, ops::pages_for(limits.max_positions));
   return out;

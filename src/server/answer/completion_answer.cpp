@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace replayssm::server {
 
 std::string token_text(const model::Tokenizer& tokenizer, int32_t id) {
-  return model::to_valid_utf8(tokenizer.token_bytes(id));
+  return to_valid_utf8(tokenizer.token_bytes(id));
 }
 
 Json logprob_number(double logprob) {
@@ -46,7 +46,7 @@ CompletionAnswer::CompletionAnswer(AnswerHead head, std::vector<Source> sources,
       prompt_records_(prompts_.size()),
       choices_(prompts_.size() * static_cast<size_t>(n_)) {
   for (const auto& prompt : prompts_) {
-    prompt_texts_.push_back(echo_ ? model::to_valid_utf8(tokenizer_->decode(prompt)) : "");
+    prompt_texts_.push_back(echo_ ? to_valid_utf8(tokenizer_->decode(prompt)) : "");
   }
 }
 
@@ -100,7 +100,7 @@ void CompletionAnswer::echo(size_t prompt, int32_t index, std::string* out) {
   if (logprobs_) {
     std::vector<TokenRecord> records;
     int64_t offset = 0;
-    model::Utf8Stream utf8;
+    Utf8Stream utf8;
     // Of all tokens but the first, a session's before the prompt included.
     const auto& known = prompt_records_[prompt];
     const size_t n_tokens = prompts_[prompt].size();

@@ -7,7 +7,7 @@
 namespace replayssm::server {
 namespace {
 
-constexpr size_t kMostQueuedBytes = size_t{64} << 20;
+constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 
 size_t bytes_of(const TextPiece& piece) {
   size_t bytes = piece.text.size();
@@ -120,7 +120,7 @@ void Generation::release(int32_t index, std::string text, bool all_tokens) {
   if (!any_) batch_.first = std::chrono::steady_clock::now();
   any_ = true;
   queued_bytes_ += bytes_of(piece);
-  overflowed_ = overflowed_ || queued_bytes_ > kMostQueuedBytes;
+  overflowed_ = overflowed_ || queued_bytes_ > kMaxQueuedBytes;
   if (overflowed_) return;
   TextPiece* last = batch_.pieces.empty() ? nullptr : &batch_.pieces.back();
   if (last != nullptr && last->choice == piece.choice && last->from_draft == piece.from_draft) {

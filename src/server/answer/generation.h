@@ -89,7 +89,7 @@ class Generation final : public Listener {
 
  private:
   struct Choice {
-    model::Utf8Stream utf8;
+    Utf8Stream utf8;
     StopMatcher stop;
     std::deque<TokenRecord> waiting;  // tokens whose text is not out yet
     int64_t decoded = 0;              // code points of text up to the last token

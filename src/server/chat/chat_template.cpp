@@ -104,7 +104,7 @@ std::string ChatTemplate::render(const Json& messages, const Json& tools, const 
 
 std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
                                                        const std::string& file) {
-  constexpr size_t kMostBytes = size_t{4} << 20;
+  constexpr size_t kMaxBytes = size_t{4} << 20;
   const std::string config_path = folder + "/tokenizer_config.json";
   Json config = Json::object();
   if (std::filesystem::exists(config_path)) {
@@ -119,7 +119,7 @@ std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder
   std::string name = file.empty() ? folder + "/chat_template.jinja" : file;
   std::string source;
   if (!file.empty() || std::filesystem::exists(name)) {
-    source = read_text_file(name, kMostBytes);
+    source = read_text_file(name, kMaxBytes);
   } else {
     name = config_path + ": chat_template";
     source = template_of(config);

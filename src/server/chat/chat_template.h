@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/jinja/template.h"
+#include "jinja/template.h"
 #include "server/request/fields.h"
 
 namespace replayssm::server {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json.h"
 #include "server/chat/tool_calls.h"
-#include "server/json.h"
 
 namespace replayssm::server {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/json.h"
+#include "core/json.h"
 
 namespace replayssm::server {
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kCompileThreads = 1;
 constexpr int64_t kCacheBytes = int64_t{64} << 20;
-constexpr int kMostBlanks = 20;  // in a row, between JSON's tokens
+constexpr int kMaxBlanks = 20;  // in a row, between JSON's tokens
 
 class MatcherConstraint final : public TokenConstraint {
  public:
@@ -161,7 +161,7 @@ GrammarCompiler::~GrammarCompiler() = default;
 ConstraintPtr GrammarCompiler::json_object() {
   return state_->make("response_format", false, [](xgrammar::GrammarCompiler& compiler) {
     return compiler.CompileJSONSchema(R"({"type":"object","additionalProperties":true})", true,
-                                      std::nullopt, std::nullopt, false, kMostBlanks);
+                                      std::nullopt, std::nullopt, false, kMaxBlanks);
   });
 }
 
@@ -169,7 +169,7 @@ ConstraintPtr GrammarCompiler::json_schema(const Json& schema, const std::string
                                            Warnings& warnings) {
   const std::string text = dump_json(checked_schema(schema, field, warnings));
   return state_->make(field, false, [&](xgrammar::GrammarCompiler& compiler) {
-    return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, true, kMostBlanks);
+    return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, true, kMaxBlanks);
   });
 }
 
@@ -199,16 +199,15 @@ ConstraintPtr GrammarCompiler::tool_call(const Json& tools, ToolStyle style, War
     calls.push_back(
         {{"type", "tag"},
          {"begin", begin},
-         {"content",
-          {{"type", type}, {"json_schema", schema}, {"max_whitespace_cnt", kMostBlanks}}},
+         {"content", {{"type", type}, {"json_schema", schema}, {"max_whitespace_cnt", kMaxBlanks}}},
          {"end", end}});
   }
   const Json format =
       calls.size() == 1 ? calls[0] : Json{{"type", "or"}, {"elements", std::move(calls)}};
   const std::string text = dump_json({{"type", "structural_tag"}, {"format", format}});
-  if (text.size() > 2 * kMostSchemaBytes) {
+  if (text.size() > 2 * kMaxSchemaBytes) {
     refuse("tools", concat("to be called by force they are too large: more than ",
-                           2 * kMostSchemaBytes, " bytes"));
+                           2 * kMaxSchemaBytes, " bytes"));
   }
   return state_->make("tools", style == ToolStyle::kXml, [&](xgrammar::GrammarCompiler& compiler) {
     return compiler.CompileStructuralTag(text);

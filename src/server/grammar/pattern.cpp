@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 namespace replayssm::server {
 namespace {
 
-constexpr int64_t kMostRepeats = 4096;
-constexpr int64_t kMostSize = 1024;  // in characters, its repetitions written out
+constexpr int64_t kMaxRepeats = 4096;
+constexpr int64_t kMaxSize = 1024;  // in characters, its repetitions written out
 // Of the parts that may repeat more or less often: their number times their size, written out. The
 // automaton's cost grows with that.
-constexpr int64_t kMostLoose = 640;
-constexpr int kMostGroups = 32;  // one in another
+constexpr int64_t kMaxLoose = 640;
+constexpr int kMaxGroups = 32;  // one in another
 constexpr char32_t kLast = 0x10ffff;
 
 struct Range {
@@ -82,9 +82,9 @@ class PatternParser {
  public:
   explicit PatternParser(const std::string& pattern) {
     for (size_t at = 0; at < pattern.size();) {
-      const model::Utf8Unit unit = model::utf8_unit(pattern, at);
-      if (unit.kind != model::Utf8Kind::kValid) fail("is not UTF-8");
-      text_ += model::utf8_code_point(std::string_view(pattern).substr(at, unit.n_bytes));
+      const Utf8Unit unit = utf8_unit(pattern, at);
+      if (unit.kind != Utf8Kind::kValid) fail("is not UTF-8");
+      text_ += utf8_code_point(std::string_view(pattern).substr(at, unit.n_bytes));
       at += unit.n_bytes;
     }
   }
@@ -92,7 +92,7 @@ class PatternParser {
   std::string whole() {
     const Part part = alternatives(true);
     if (!at_end()) fail("has a ) without its (");
-    if (part.loose * part.n_loose > kMostLoose) {
+    if (part.loose * part.n_loose > kMaxLoose) {
       fail("repeats too freely; minLength and maxLength are not bound so");
     }
     return part.text;
@@ -163,7 +163,7 @@ class PatternParser {
       out.may_be_empty = out.may_be_empty && part.may_be_empty;
       out.has_anchor = out.has_anchor || part.has_anchor;
       out.is_last = out.is_last || part.is_last;
-      if (out.size > kMostSize) fail("is too large with its repetitions written out");
+      if (out.size > kMaxSize) fail("is too large with its repetitions written out");
     }
     return out;
   }
@@ -212,7 +212,7 @@ class PatternParser {
     const size_t begin = at_;
     while (!at_end() && text_[at_] >= '0' && text_[at_] <= '9') {
       n = n * 10 + (text_[at_++] - '0');
-      if (n > kMostRepeats) fail("repeats more than ", kMostRepeats, " times");
+      if (n > kMaxRepeats) fail("repeats more than ", kMaxRepeats, " times");
     }
     if (at_ == begin) fail("has a { that is no repetition");
     return n;
@@ -252,7 +252,7 @@ class PatternParser {
       while (take_any("a group's name") != '>') {
       }
     }
-    if (++n_open_ > kMostGroups) fail("nests deeper than ", kMostGroups, " groups");
+    if (++n_open_ > kMaxGroups) fail("nests deeper than ", kMaxGroups, " groups");
     Part part = alternatives(is_first);
     --n_open_;
     if (!take(')')) fail("has a ( without its )");

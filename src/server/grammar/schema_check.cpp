@@ -42,10 +42,10 @@ std::string pattern_of_format(const std::string& format) {
   return {};
 }
 
-constexpr int64_t kMostCount = 4096;  // of characters, items, values: the grammar grows
-constexpr size_t kMostSchemas = 1024;
-constexpr size_t kMostLiteralBytes = size_t{16} << 10;  // of a const or one of an enum
-constexpr size_t kMostOptional = 256;  // properties of one object: it grows with their square
+constexpr int64_t kMaxCount = 4096;  // of characters, items, values: the grammar grows
+constexpr size_t kMaxSchemas = 1024;
+constexpr size_t kMaxLiteralBytes = size_t{16} << 10;  // of a const or one of an enum
+constexpr size_t kMaxOptional = 256;  // properties of one object: it grows with their square
 
 bool is_of_type(const Json& value, const std::string& type) {
   if (type == "integer") {
@@ -64,8 +64,8 @@ class Checker {
   Checker(const Json& root, Warnings& warnings) : root_(root), warnings_(warnings) {}
 
   Json whole(const std::string& path) {
-    if (dump_json(root_).size() > kMostSchemaBytes) {
-      refuse(path, concat("is larger than ", kMostSchemaBytes, " bytes"));
+    if (dump_json(root_).size() > kMaxSchemaBytes) {
+      refuse(path, concat("is larger than ", kMaxSchemaBytes, " bytes"));
     }
     Json out = check(root_, path);
     for (const auto& [target, place] : references_) {
@@ -77,8 +77,8 @@ class Checker {
  private:
   Json check(const Json& schema, const std::string& path) {
     schemas_.insert(&schema);
-    if (schemas_.size() > kMostSchemas) {
-      refuse(path, concat("the schema is too large: more than ", kMostSchemas, " schemas in all"));
+    if (schemas_.size() > kMaxSchemas) {
+      refuse(path, concat("the schema is too large: more than ", kMaxSchemas, " schemas in all"));
     }
     if (schema.is_boolean()) {
       if (!schema.get<bool>()) refuse(path, "false allows nothing");
@@ -145,9 +145,9 @@ class Checker {
       properties[name] = others;
     }
     const size_t n_optional = properties.size() - required.size();
-    if (n_optional > kMostOptional) {
+    if (n_optional > kMaxOptional) {
       refuse(path + ".properties",
-             concat(n_optional, " are not required; at most ", kMostOptional, " may be"));
+             concat(n_optional, " are not required; at most ", kMaxOptional, " may be"));
     }
     if (!properties.empty()) schema["properties"] = std::move(properties);
   }
@@ -273,10 +273,10 @@ class Checker {
   void check_value(const std::string& key, const Json& value, const std::string& place) {
     if (key == "minItems" || key == "maxItems" || key == "minLength" || key == "maxLength") {
       const bool good = value.is_number_integer() && value.get<int64_t>() >= 0 &&
-                        value.get<int64_t>() <= kMostCount;
-      if (!good) refuse(place, concat("must be an integer in 0..", kMostCount));
+                        value.get<int64_t>() <= kMaxCount;
+      if (!good) refuse(place, concat("must be an integer in 0..", kMaxCount));
       n_counted_ += value.get<int64_t>();
-      if (n_counted_ > 4 * kMostCount) refuse(place, "the schema is too large");
+      if (n_counted_ > 4 * kMaxCount) refuse(place, "the schema is too large");
     } else if (kOfNumber.contains(key)) {
       if (!value.is_number() || std::abs(value.get<double>()) > 1e15) {
         refuse(place, "must be a number of at most 1e15");
@@ -289,8 +289,8 @@ class Checker {
     } else if (key == "const") {
       check_literal(value, place);
     } else if (key == "enum") {
-      if (!value.is_array() || value.empty() || value.size() > kMostCount) {
-        refuse(place, concat("must be a list of 1 to ", kMostCount, " values"));
+      if (!value.is_array() || value.empty() || value.size() > kMaxCount) {
+        refuse(place, concat("must be a list of 1 to ", kMaxCount, " values"));
       }
       for (const Json& literal : value) check_literal(literal, place);
     } else if (key == "$ref") {
@@ -308,8 +308,8 @@ class Checker {
   }
 
   static void check_literal(const Json& value, const std::string& place) {
-    if (dump_json(value).size() > kMostLiteralBytes) {
-      refuse(place, concat("a value is larger than ", kMostLiteralBytes, " bytes"));
+    if (dump_json(value).size() > kMaxLiteralBytes) {
+      refuse(place, concat("a value is larger than ", kMaxLiteralBytes, " bytes"));
     }
   }
 

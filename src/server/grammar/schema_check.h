@@ -7,7 +7,7 @@
 
 namespace replayssm::server {
 
-inline constexpr size_t kMostSchemaBytes = size_t{256} << 10;
+inline constexpr size_t kMaxSchemaBytes = size_t{256} << 10;
 
 // The schema as the grammar compiler enforces it: oneOf as anyOf, with a warning; enum and const
 // without the type beside them; required properties listed; patterns as in pattern.h. Throws

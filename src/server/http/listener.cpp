@@ -27,7 +27,7 @@ using boost::system::error_code;
 using asio::experimental::awaitable_operators::operator||;
 
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kMostIdBytes = 128;
+constexpr size_t kMaxIdBytes = 128;
 
 std::chrono::nanoseconds seconds(double s) {
   return std::chrono::nanoseconds(static_cast<int64_t>(s * 1e9));
@@ -41,7 +41,7 @@ std::string new_id() {
 }
 
 bool usable_id(std::string_view id) {
-  return !id.empty() && id.size() <= kMostIdBytes &&
+  return !id.empty() && id.size() <= kMaxIdBytes &&
          std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < 0x7f && c != '"'; });
 }
 

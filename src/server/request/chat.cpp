@@ -5,9 +5,9 @@
 namespace replayssm::server {
 namespace {
 
-constexpr size_t kMostMessages = 65536;
-constexpr size_t kMostTools = 1024;
-constexpr size_t kMostParts = 4096;
+constexpr size_t kMaxMessages = 65536;
+constexpr size_t kMaxTools = 1024;
+constexpr size_t kMaxParts = 4096;
 
 // A string, null, or parts of text.
 std::string parse_content(Fields& fields) {
@@ -16,7 +16,7 @@ std::string parse_content(Fields& fields) {
   if (content->is_string()) return content->get<std::string>();
   const std::string path = fields.path_of("content");
   if (!content->is_array()) refuse(path, "must be a string or a list of parts");
-  if (content->size() > kMostParts) refuse(path, concat("has more than ", kMostParts, " parts"));
+  if (content->size() > kMaxParts) refuse(path, concat("has more than ", kMaxParts, " parts"));
   std::string text;
   for (size_t i = 0; i < content->size(); ++i) {
     Fields part((*content)[i], concat(path, "[", i, "]"));
@@ -80,7 +80,7 @@ Json parse_message(const Json& message, const std::string& path, Warnings& warni
     auto reasoning = fields.string("reasoning_content");
     if (const auto other = fields.string("reasoning"); !reasoning) reasoning = other;
     if (reasoning) out["reasoning_content"] = *reasoning;
-    const Json* calls = fields.array("tool_calls", kMostTools);
+    const Json* calls = fields.array("tool_calls", kMaxTools);
     if (calls != nullptr && !calls->empty()) {
       out["tool_calls"] = parse_tool_calls(*calls, fields.path_of("tool_calls"));
     }
@@ -93,7 +93,7 @@ Json parse_message(const Json& message, const std::string& path, Warnings& warni
 }
 
 Json parse_messages(Fields& fields, Warnings& warnings) {
-  const Json* messages = fields.array("messages", kMostMessages);
+  const Json* messages = fields.array("messages", kMaxMessages);
   if (messages == nullptr) refuse("messages", "is missing");
   if (messages->empty()) refuse("messages", "is empty");
   Json out = Json::array();
@@ -104,7 +104,7 @@ Json parse_messages(Fields& fields, Warnings& warnings) {
 }
 
 Json parse_tools(Fields& fields) {
-  const Json* tools = fields.array("tools", kMostTools);
+  const Json* tools = fields.array("tools", kMaxTools);
   if (tools == nullptr) return Json::array();
   for (size_t i = 0; i < tools->size(); ++i) {
     Fields tool((*tools)[i], concat("tools[", i, "]"));
@@ -241,7 +241,7 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, bool test_hoo
 
   GenerationRequest& engine = request.common.engine;
   request.logprobs = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
+  const auto top = fields.integer("top_logprobs", 0, kMaxLogprobs);
   if (top.value_or(0) > 0 && !request.logprobs) refuse("top_logprobs", "needs logprobs");
   if (request.logprobs) engine.logprobs = static_cast<int32_t>(top.value_or(0));
   const auto newer = fields.integer("max_completion_tokens", 0, INT32_MAX);

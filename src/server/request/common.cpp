@@ -9,11 +9,11 @@
 namespace replayssm::server {
 namespace {
 
-constexpr size_t kMostStops = 16;
-constexpr size_t kMostStopBytes = 1024;
-constexpr size_t kMostStopIds = 256;
-constexpr size_t kMostBiases = 4096;
-constexpr size_t kMostScriptedSteps = 65536;
+constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;
+constexpr size_t kMaxStopIds = 256;
+constexpr size_t kMaxBiases = 4096;
+constexpr size_t kMaxScriptedSteps = 65536;
 
 void check_model(Fields& fields, const ServedModel& model) {
   const auto name = fields.string("model");
@@ -50,8 +50,8 @@ Penalties parse_penalties(Fields& fields, const ServedModel& model) {
   const Json* bias = fields.object("logit_bias");
   if (bias == nullptr) return penalties;
   const std::string path = fields.path_of("logit_bias");
-  if (bias->size() > kMostBiases) {
-    refuse(path, concat("has ", bias->size(), " entries; at most ", kMostBiases));
+  if (bias->size() > kMaxBiases) {
+    refuse(path, concat("has ", bias->size(), " entries; at most ", kMaxBiases));
   }
   for (const auto& item : bias->items()) {
     int32_t id = -1;
@@ -78,7 +78,7 @@ DraftMode parse_draft(Fields& fields) {
 
 void parse_scripted_drafts(Fields& fields, const ServedModel& model, bool test_hooks,
                            GenerationRequest& request) {
-  const Json* steps = fields.array("scripted_drafts", kMostScriptedSteps);
+  const Json* steps = fields.array("scripted_drafts", kMaxScriptedSteps);
   if (steps == nullptr) return;
   const std::string path = fields.path_of("scripted_drafts");
   if (!test_hooks) refuse(path, "needs --test-hooks");
@@ -115,16 +115,16 @@ CommonRequest parse_common(Fields& fields, const ServedModel& model, bool test_h
   GenerationRequest& engine = common.engine;
   engine.sampling = parse_sampling(fields, model.defaults);
   engine.penalties = parse_penalties(fields, model);
-  engine.n = static_cast<int32_t>(fields.integer("n", 1, kMostChoices).value_or(1));
-  const auto best_of = fields.integer("best_of", 1, kMostChoices);
+  engine.n = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
+  const auto best_of = fields.integer("best_of", 1, kMaxChoices);
   if (best_of && *best_of != engine.n) refuse("best_of", "must equal n; there is no ranking");
-  common.stops = fields.strings("stop", kMostStops, kMostStopBytes);
-  engine.stop_ids = fields.token_ids("stop_token_ids", kMostStopIds, model.vocab);
+  common.stops = fields.strings("stop", kMaxStops, kMaxStopBytes);
+  engine.stop_ids = fields.token_ids("stop_token_ids", kMaxStopIds, model.vocab);
   if (!fields.boolean("ignore_eos").value_or(false)) {
     engine.stop_ids.insert(engine.stop_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
   }
   common.max_tokens = fields.integer("max_tokens", 0, INT32_MAX);
-  if (const auto k = fields.integer("prompt_logprobs", 0, kMostLogprobs)) {
+  if (const auto k = fields.integer("prompt_logprobs", 0, kMaxLogprobs)) {
     engine.prompt_logprobs = static_cast<int32_t>(*k);
   }
   common.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);

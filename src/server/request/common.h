@@ -12,8 +12,8 @@
 
 namespace replayssm::server {
 
-inline constexpr int32_t kMostChoices = 128;  // of one HTTP request
-inline constexpr int32_t kMostLogprobs = 20;
+inline constexpr int32_t kMaxChoices = 128;  // of one HTTP request
+inline constexpr int32_t kMaxLogprobs = 20;
 
 struct CommonRequest {
   GenerationRequest engine;  // all but the prompt, name, max_new_tokens and constraint

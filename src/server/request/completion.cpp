@@ -5,7 +5,7 @@
 namespace replayssm::server {
 namespace {
 
-constexpr size_t kMostPrompts = 128;
+constexpr size_t kMaxPrompts = 128;
 
 std::vector<int32_t> encode(const Json& text, const ServedModel& model) {
   try {
@@ -28,8 +28,8 @@ std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedMode
   } else if (prompt->front().is_number()) {
     prompts.push_back(token_ids_of(*prompt, "prompt", model.vocab));
   } else {
-    if (prompt->size() > kMostPrompts) {
-      refuse("prompt", concat("has ", prompt->size(), " prompts; at most ", kMostPrompts));
+    if (prompt->size() > kMaxPrompts) {
+      refuse("prompt", concat("has ", prompt->size(), " prompts; at most ", kMaxPrompts));
     }
     for (const Json& item : *prompt) {
       if (item.is_string()) {
@@ -52,15 +52,14 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model, b
   request.common = parse_common(fields, model, test_hooks);
   GenerationRequest& engine = request.common.engine;
   request.prompts = parse_prompts(fields, model);
-  if (request.prompts.size() * static_cast<size_t>(engine.n) > kMostChoices) {
-    refuse("n", concat("n times the number of prompts is more than ", kMostChoices));
+  if (request.prompts.size() * static_cast<size_t>(engine.n) > kMaxChoices) {
+    refuse("n", concat("n times the number of prompts is more than ", kMaxChoices));
   }
   if (!fields.string("suffix").value_or("").empty()) {
     refuse("suffix", "is not possible: the model has no fill-in-the-middle form");
   }
   request.echo = fields.boolean("echo").value_or(false);
-  request.logprobs =
-      static_cast<int32_t>(fields.integer("logprobs", 0, kMostLogprobs).value_or(-1));
+  request.logprobs = static_cast<int32_t>(fields.integer("logprobs", 0, kMaxLogprobs).value_or(-1));
   engine.logprobs = request.logprobs;
   if (request.echo && request.logprobs > engine.prompt_logprobs) {
     engine.prompt_logprobs = request.logprobs;

@@ -112,10 +112,10 @@ const Json* Fields::array(const std::string& name, size_t most) {
 }
 
 void Fields::warn_unread(Warnings& warnings) const {
-  constexpr size_t kMostWarnings = 16;
+  constexpr size_t kMaxWarnings = 16;
   for (const auto& item : object_.items()) {
     if (read_.contains(item.key()) || item.value().is_null()) continue;
-    if (warnings.size() < kMostWarnings) {
+    if (warnings.size() < kMaxWarnings) {
       warnings.push_back(concat(path_of(item.key().substr(0, 64)), ": not known, ignored"));
     }
   }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/json.h"
+#include "core/json.h"
 
 namespace replayssm::server {
 

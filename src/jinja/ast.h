@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/jinja/value.h"
+#include "jinja/value.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 
 struct Expr;
 using ExprPtr = std::unique_ptr<Expr>;
@@ -81,4 +81,4 @@ struct Program {
 // Throws Error: "name:line: what".
 Block parse_template(const std::string& source, const std::string& name);
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

@@ -1,13 +1,13 @@
-#include "server/jinja/value.h"
+#include "jinja/value.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "core/error.h"
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 namespace {
 
 // The depth and weight of what holds the items.
@@ -19,8 +19,8 @@ class Measure {
     }
     depth = std::max(depth, item.depth() + 1);
     weight += item.weight();
-    if (depth > Value::kMostDepth) fail("lists nest deeper than ", Value::kMostDepth, " levels");
-    if (weight > Value::kMostWeight) fail("a list grows beyond ", Value::kMostWeight, " bytes");
+    if (depth > Value::kMaxDepth) fail("lists nest deeper than ", Value::kMaxDepth, " levels");
+    if (weight > Value::kMaxWeight) fail("a list grows beyond ", Value::kMaxWeight, " bytes");
   }
 
   int depth = 1;
@@ -218,11 +218,10 @@ void append_json_string(std::string& out, const std::string& text, bool ascii) {
     const auto c = static_cast<unsigned char>(text[i]);
     char code[16];
     if (c >= 0x80 && ascii) {
-      const model::Utf8Unit unit = model::utf8_unit(text, i);
-      const char32_t point =
-          unit.kind == model::Utf8Kind::kValid
-              ? model::utf8_code_point(std::string_view(text).substr(i, unit.n_bytes))
-              : 0xfffd;
+      const Utf8Unit unit = utf8_unit(text, i);
+      const char32_t point = unit.kind == Utf8Kind::kValid
+                                 ? utf8_code_point(std::string_view(text).substr(i, unit.n_bytes))
+                                 : 0xfffd;
       if (point >= 0x10000) {
         std::snprintf(code, sizeof(code), "\\u%04x\\u%04x",
                       static_cast<unsigned>(0xd800 + ((point - 0x10000) >> 10)),
@@ -338,11 +337,11 @@ int64_t length_of(std::string_view text) {
 std::vector<std::string> characters(std::string_view text) {
   std::vector<std::string> out;
   for (size_t i = 0; i < text.size();) {
-    const size_t n = model::utf8_unit(text, i).n_bytes;
+    const size_t n = utf8_unit(text, i).n_bytes;
     out.emplace_back(text.substr(i, n));
     i += n;
   }
   return out;
 }
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

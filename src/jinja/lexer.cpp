@@ -1,11 +1,11 @@
-#include "server/jinja/lexer.h"
+#include "jinja/lexer.h"
 
 #include <cctype>
 
 #include "core/error.h"
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 namespace {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -232,7 +232,7 @@ class Lexer {
     if (point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) {
       error("a string has a broken escape");
     }
-    model::append_utf8(out, point);
+    append_utf8(out, point);
     i += n;
   }
 
@@ -268,9 +268,9 @@ class Lexer {
 }  // namespace
 
 std::vector<Token> tokenize(std::string_view source, const std::string& name) {
-  constexpr size_t kMostBytes = size_t{4} << 20;
-  if (source.size() > kMostBytes) fail(name, ": a template of more than ", kMostBytes, " bytes");
+  constexpr size_t kMaxBytes = size_t{4} << 20;
+  if (source.size() > kMaxBytes) fail(name, ": a template of more than ", kMaxBytes, " bytes");
   return Lexer(one_kind_of_line_end(source), name).run();
 }
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

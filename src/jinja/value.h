@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
-#include "server/json.h"
+#include "core/json.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 
 class Value;
 using List = std::vector<Value>;
@@ -49,7 +49,7 @@ class Value {
   Value(double d) : data_(d) {}
   Value(std::string s) : data_(std::make_shared<const std::string>(std::move(s))) {}
   Value(const char* s) : Value(std::string(s)) {}
-  // Throws Error if the nesting passes kMostDepth or the weight kMostWeight, or if a namespace or a
+  // Throws Error if the nesting passes kMaxDepth or the weight kMaxWeight, or if a namespace or a
   // callable is put in.
   Value(List list);
   Value(Dict dict);
@@ -57,8 +57,8 @@ class Value {
   Value(std::shared_ptr<const Callable> callable) : data_(std::move(callable)) {}
   static Value from_json(const Json& json);
 
-  static constexpr int kMostDepth = 200;
-  static constexpr int64_t kMostWeight = int64_t{64} << 20;
+  static constexpr int kMaxDepth = 200;
+  static constexpr int64_t kMaxWeight = int64_t{64} << 20;
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
@@ -142,4 +142,4 @@ std::string to_json(const Value& value, const JsonStyle& style);
 int64_t length_of(std::string_view text);
 std::vector<std::string> characters(std::string_view text);
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

@@ -2,19 +2,19 @@
 #include <ctime>
 
 #include "core/error.h"
-#include "server/jinja/ast.h"
-#include "server/jinja/builtins.h"
-#include "server/jinja/template.h"
+#include "jinja/ast.h"
+#include "jinja/builtins.h"
+#include "jinja/template.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 namespace {
 
-constexpr int64_t kMostSteps = 5'000'000;             // expressions and statements
-constexpr int64_t kStepsOfRound = 10;                 // a loop's round costs about as many
-constexpr int64_t kMostWritten = int64_t{512} << 20;  // bytes of strings made on the way
-constexpr int64_t kMostRead = int64_t{2} << 30;       // bytes that filters and methods go through
-constexpr int kMostCalls = 40;                        // macros within macros
-constexpr int kMostDepth = 1200;                      // blocks and expressions within one another
+constexpr int64_t kMaxSteps = 5'000'000;             // expressions and statements
+constexpr int64_t kStepsOfRound = 10;                // a loop's round costs about as many
+constexpr int64_t kMaxWritten = int64_t{512} << 20;  // bytes of strings made on the way
+constexpr int64_t kMaxRead = int64_t{2} << 30;       // bytes that filters and methods go through
+constexpr int kMaxCalls = 40;                        // macros within macros
+constexpr int kMaxDepth = 1200;                      // blocks and expressions within one another
 
 // An error with its place in the template.
 class Located : public Error {
@@ -48,7 +48,7 @@ class Renderer {
   // Bounds the interpreter's recursion.
   struct Nested {
     explicit Nested(int& depth) : depth(depth) {
-      if (++depth > kMostDepth) fail("the template nests too deep");
+      if (++depth > kMaxDepth) fail("the template nests too deep");
     }
     ~Nested() { --depth; }
     Nested(const Nested&) = delete;
@@ -57,18 +57,18 @@ class Renderer {
   };
 
   void step(int64_t n = 1) {
-    if ((steps_ += n) > kMostSteps) fail("the template runs too long");
+    if ((steps_ += n) > kMaxSteps) fail("the template runs too long");
   }
   void charge(int64_t& sum, int64_t bytes, int64_t most) const {
     sum += bytes;
     if (sum > most) fail("the template makes too much text");
   }
-  void charge_read(const Value& value) { charge(read_, value.weight(), kMostRead); }
+  void charge_read(const Value& value) { charge(read_, value.weight(), kMaxRead); }
   Value written(Value value) {
     const int64_t bytes = value.is_list()     ? static_cast<int64_t>(value.list().size()) * 32
                           : value.is_string() ? static_cast<int64_t>(value.string().size())
                                               : 0;
-    charge(written_, bytes, kMostWritten);
+    charge(written_, bytes, kMaxWritten);
     return value;
   }
 
@@ -157,7 +157,7 @@ class Renderer {
   }
 
   void write(std::string& out, const std::string& text) {
-    charge(written_, static_cast<int64_t>(text.size()), kMostWritten);
+    charge(written_, static_cast<int64_t>(text.size()), kMaxWritten);
     out += text;
   }
 
@@ -279,7 +279,7 @@ class Renderer {
         fail("the macro ", stmt.text, " has no parameter ", name.substr(0, 60));
       }
     }
-    if (++calls_ > kMostCalls) fail("macros call one another too deep");
+    if (++calls_ > kMaxCalls) fail("macros call one another too deep");
     Scope scope{&parent, {}};
     for (size_t i = 0; i < stmt.targets.size(); ++i) {
       const std::string& name = stmt.targets[i];
@@ -486,4 +486,4 @@ bool Template::mentions(std::string_view variable) const {
   return program_->source.find(variable) != std::string::npos;
 }
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace replayssm::model {
+namespace replayssm {
 
 enum class Utf8Kind {
   kValid,
@@ -46,4 +46,4 @@ class Utf8Stream {
   std::string pending_;
 };
 
-}  // namespace replayssm::model
+}  // namespace replayssm

@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "server/jinja/value.h"
+#include "jinja/value.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 
 // Null if there is no such filter or test.
 using Filter = Value (*)(const Value& input, Arguments& arguments);
@@ -27,4 +27,4 @@ Value slice(const Value& object, const Value& begin, const Value& end, const Val
 // The next argument of a call: positional, then named; undefined if absent.
 Value argument(Arguments& arguments, size_t index, const char* name);
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "server/json.h"
+#include "core/json.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 
 // The template itself called raise_exception.
 class Raised : public Error {
@@ -38,4 +38,4 @@ class Template {
   std::shared_ptr<const Program> program_;
 };
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

@@ -1,4 +1,4 @@
-#include "server/jinja/builtins.h"
+#include "jinja/builtins.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,14 +7,14 @@
 
 #include "core/error.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\n\r\v\f";
 
 // Strings that grow are checked while they do.
 void append(std::string& out, std::string_view part) {
-  if (static_cast<int64_t>(out.size() + part.size()) > Value::kMostWeight) {
+  if (static_cast<int64_t>(out.size() + part.size()) > Value::kMaxWeight) {
     fail("a string grows too long");
   }
   out += part;
@@ -615,4 +615,4 @@ Value call_method(const Value& object, const std::string& name, Arguments& argum
   fail("a template may not change a list: ", name);
 }
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

@@ -1,8 +1,8 @@
-#include "model/tokenizer/utf8.h"
+#include "core/utf8.h"
 
 #include <cstring>
 
-namespace replayssm::model {
+namespace replayssm {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
@@ -126,4 +126,4 @@ std::string Utf8Stream::finish() {
   return out;
 }
 
-}  // namespace replayssm::model
+}  // namespace replayssm

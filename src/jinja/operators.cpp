@@ -1,9 +1,9 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "server/jinja/builtins.h"
+#include "jinja/builtins.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 namespace {
 
 [[noreturn]] void refuse_operands(const std::string& op, const Value& a, const Value& b) {
@@ -80,7 +80,7 @@ Value floats(const std::string& op, double a, double b) {
 std::string repeated(const std::string& text, int64_t n) {
   std::string out;
   if (n <= 0 || text.empty()) return out;
-  if (n > Value::kMostWeight / static_cast<int64_t>(text.size())) fail("a string grows too long");
+  if (n > Value::kMaxWeight / static_cast<int64_t>(text.size())) fail("a string grows too long");
   for (int64_t i = 0; i < n; ++i) out += text;
   return out;
 }
@@ -197,4 +197,4 @@ Value slice(const Value& object, const Value& begin, const Value& end, const Val
   return text;
 }
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

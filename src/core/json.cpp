@@ -1,8 +1,8 @@
-#include "server/json.h"
+#include "core/json.h"
 
 #include "core/error.h"
 
-namespace replayssm::server {
+namespace replayssm {
 namespace {
 
 // Brackets outside strings; the library's own functions recurse on the result.
@@ -20,7 +20,7 @@ void check_depth(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMostJsonDepth) fail("not JSON: nests deeper than ", kMostJsonDepth, " levels");
+      if (++depth > kMaxJsonDepth) fail("not JSON: nests deeper than ", kMaxJsonDepth, " levels");
     } else if (c == ']' || c == '}') {
       --depth;
     }
@@ -48,4 +48,4 @@ std::string dump_json(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-}  // namespace replayssm::server
+}  // namespace replayssm

@@ -3,15 +3,15 @@
 #include <initializer_list>
 
 #include "core/error.h"
-#include "server/jinja/ast.h"
-#include "server/jinja/lexer.h"
+#include "jinja/ast.h"
+#include "jinja/lexer.h"
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 namespace {
 
 // Of expressions and of blocks: the interpreter recurses as deep.
-constexpr int kMostDepth = 400;
-constexpr int kMostBlocks = 60;
+constexpr int kMaxDepth = 400;
+constexpr int kMaxBlocks = 60;
 
 class Parser {
  public:
@@ -82,7 +82,7 @@ class Parser {
   }
   void deepen(Expr& expr, const Expr& item) const {
     expr.depth = std::max(expr.depth, item.depth + 1);
-    if (expr.depth > kMostDepth) error("an expression nests too deep");
+    if (expr.depth > kMaxDepth) error("an expression nests too deep");
   }
 
   // Bounds the parser's own recursion.
@@ -105,7 +105,7 @@ class Parser {
 
   // Up to one of these tags, which is left.
   Block parse_block(std::initializer_list<std::string_view> ends) {
-    const Nested nested(*this, block_level_, kMostBlocks);
+    const Nested nested(*this, block_level_, kMaxBlocks);
     Block block;
     for (;;) {
       if (peek().kind == Token::Kind::kEnd || at_block(ends)) return block;
@@ -272,7 +272,7 @@ class Parser {
   }
 
   ExprPtr parse_expression() {
-    const Nested nested(*this, expression_level_, kMostDepth / 4);
+    const Nested nested(*this, expression_level_, kMaxDepth / 4);
     ExprPtr expr = parse_or();
     while (accept_name("if")) {
       ExprPtr condition = make(Kind::kCondition);
@@ -305,7 +305,7 @@ class Parser {
 
   ExprPtr parse_not() {
     if (!is_name("not")) return parse_compare();
-    const Nested nested(*this, expression_level_, kMostDepth / 4);
+    const Nested nested(*this, expression_level_, kMaxDepth / 4);
     next();
     ExprPtr expr = make(Kind::kUnary, "not");
     add(*expr, parse_not());
@@ -369,7 +369,7 @@ class Parser {
   }
 
   ExprPtr parse_unary(bool with_filters) {
-    const Nested nested(*this, expression_level_, kMostDepth / 4);
+    const Nested nested(*this, expression_level_, kMaxDepth / 4);
     ExprPtr expr;
     if (is_operator("-") || is_operator("+")) {
       expr = make(Kind::kUnary, next().text);
@@ -579,4 +579,4 @@ Block parse_template(const std::string& source, const std::string& name) {
   return Parser(source, name).run();
 }
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja

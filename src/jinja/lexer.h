@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace replayssm::server::jinja {
+namespace replayssm::jinja {
 
 struct Token {
   enum class Kind {
@@ -29,4 +29,4 @@ struct Token {
 // With trim_blocks, lstrip_blocks and the marks - and +. Throws Error: "name:line: what".
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
 
-}  // namespace replayssm::server::jinja
+}  // namespace replayssm::jinja
