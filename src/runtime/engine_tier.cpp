@@ -47,7 +47,7 @@ uint64_t EngineImpl::fingerprint() {
                              static_cast<int64_t>(model.activation()),
                              static_cast<int64_t>(model.checkpoint()),
                              static_cast<int64_t>(model.ring()),
-                             static_cast<int64_t>(model.options().isa),
+                             static_cast<int64_t>(draw_.context.isa()),
                              draw_.context.bf16_dot() ? 1 : 0};
   Checksum sum;
   sum.add(numbers, sizeof numbers);

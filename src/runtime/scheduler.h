@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/state.h"
 #include "runtime/cut_points.h"
 #include "runtime/draft_policy.h"
 #include "runtime/prefix_cache.h"

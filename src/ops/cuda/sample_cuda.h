@@ -27,15 +27,16 @@ void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda
 // out[r] = ln softmax(logits[r])[tokens[r]].
 void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out);
 
-// Verification by equality. Row r's window holds n_tokens[r] tokens from tokens[token[r]]: a token
-// known to stand, then drafts; drawn[token[r] + i] is what was drawn after token i of it. A draft
-// stands if all before it do and it equals what was drawn in its place:
-//   n_accepted[r]  drafts that stand, in [0, n_tokens - 1]; n commits n_accepted + 1
-//   next[r]        the token drawn after the last that stands
-// A row without tokens gives 0 and -1.
+// Verification by equality. Row r has n_tokens[r] rows of logits from row first[r]: of a known
+// token, then of drafts. drawn[first[r] + i] is the token drawn after its i-th. A draft is accepted
+// if all before it are and it equals the token drawn in its place:
+//   n_accepted[r]  accepted drafts, in [0, n_tokens - 1]; the row commits n_accepted + 1 tokens
+//   next[r]        the token drawn after the last accepted one
+// A row without logits gives 0 and -1.
 struct VerifyRowsCuda {
   const int32_t* n_tokens = nullptr;
-  const int64_t* token = nullptr;
+  const int64_t* first = nullptr;
+  const int64_t* token_of = nullptr;  // where the token of a row of logits is; null: at its index
   int32_t n_rows = 0;
 };
 void verify(const CudaContext& context, const VerifyRowsCuda& rows, const int32_t* tokens,
