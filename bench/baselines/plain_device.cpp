@@ -92,6 +92,8 @@ class PlainBackend final : public Backend {
   }
   PassResult wait() override { return {forward_.logits()}; }
   bool overlaps() const override { return false; }
+  void fold(const Row&) override { refuse(); }
+  bool draws() const override { return false; }
 
   const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {

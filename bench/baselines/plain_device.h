@@ -3,7 +3,8 @@
 // product's, so that Runner and generate() run on it unchanged; only the recurrence differs.
 //
 // It learns what was accepted from the rows: a window that starts at n says how many tokens of the
-// one before were committed. A lone token's state goes back where it came from and cannot be undone.
+// one before were committed. A lone token's state goes back where it came from and cannot be
+// undone.
 #pragma once
 
 #include <memory>

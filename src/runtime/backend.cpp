@@ -24,6 +24,11 @@ class CpuBackend final : public Backend {
   }
   PassResult wait() override { return {forward_.logits()}; }
   bool overlaps() const override { return false; }
+  void fold(const Row& row) override {
+    const ForwardRow only{row, Phase::kStep, nullptr};
+    forward_.run({{&only, 1}, {}, {}}, pool_);
+  }
+  bool draws() const override { return false; }
 
   const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {

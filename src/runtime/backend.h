@@ -32,8 +32,8 @@ struct PassResult {
   const int32_t* n_accepted = nullptr;
 };
 
-// A token id of a ForwardBatch that only the device knows: the token that the pass before drew for
-// its row `row`, after the last accepted draft. Only on a device that overlaps passes.
+// A token id of a ForwardBatch that only the device knows: the token that the last pass with draws
+// drew for its row `row`, after the last accepted draft. Only on a device that overlaps passes.
 constexpr int32_t drawn_token(int32_t row) { return -1 - row; }
 
 // One model's sequences on a device. Everything happens in the order of the calls.
@@ -47,10 +47,15 @@ class Backend {
   virtual PassResult wait() = 0;
   // launch() returns before the pass has ended.
   virtual bool overlaps() const = 0;
+  // It draws the rows that are wanted.
+  virtual bool draws() const = 0;
+  // launch() and wait(), with no other pass under way.
   PassResult run(const ForwardBatch& batch, std::span<const DrawRow> draws) {
     launch(batch, draws);
     return wait();
   }
+  // Folds a row without tokens, after what is under way; done when it returns.
+  virtual void fold(const Row& row) = 0;
 
   // Addresses are the device's: they are for the calls below.
   virtual const StateParts& parts() const = 0;

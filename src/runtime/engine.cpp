@@ -131,6 +131,8 @@ void EngineImpl::loop() {
       if (stop_ && commands_.empty() && scheduler_.idle()) return;
       commands.swap(commands_);
     }
+    // Commands find every step committed.
+    if (flight_ && !commands.empty()) finish_flight();
     for (const auto& command : commands) command();
     step();
     publish_stats();

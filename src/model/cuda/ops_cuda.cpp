@@ -43,8 +43,7 @@ CudaLayers plan_layers_cuda(const Model& model) {
          dtype_name(model.activation()));
   }
   for (const RecurrentShape& layer : model.recurrent()) {
-    const DType ring =
-        layer.problem.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
+    const DType ring = layer.problem.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
     if (model.ring() == ring) continue;
     fail("--ring-dtype: on CUDA it is ", dtype_name(ring), " for ", model.spec().model_type);
   }

@@ -50,8 +50,8 @@ class EngineCuda {
 
   const Model& model;
   const CudaLayers& layers;
-  std::vector<double*> frequencies;     // one a rope
-  std::unique_ptr<BranchCuda> branch;   // with mixtures
+  std::vector<double*> frequencies;    // one a rope
+  std::unique_ptr<BranchCuda> branch;  // with mixtures
   int64_t* saturated = nullptr;
 
  private:

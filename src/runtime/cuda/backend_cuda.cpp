@@ -92,6 +92,7 @@ class CudaBackend final : public Backend {
     pool_ = take_pool(layers_.sizes, sizes, *arena_);
     scratch_.emplace(model, layers_, limits_, *arena_);
     const PassShape largest = largest_shape(limits_);
+    fold_.down = Staged(bytes_of<PassArrays>(largest));
     for (Flight& flight : flights_) {
       flight.down = Staged(bytes_of<PassArrays>(largest));
       flight.up = Staged(bytes_of<OutcomeArrays>(largest));
@@ -140,6 +141,7 @@ class CudaBackend final : public Backend {
     }
     flight.end.record(stream_);
     ++n_launched_;
+    if (flight.any) drawn_places_ = flight.places;
   }
 
   PassResult wait() override {
@@ -160,6 +162,15 @@ class CudaBackend final : public Backend {
     return {logits, flight.drawn.data(), flight.accepted.data()};
   }
   bool overlaps() const override { return true; }
+  void fold(const Row& row) override {
+    const ForwardRow only{row, Phase::kStep, nullptr};
+    const ForwardBatch batch{{&only, 1}, {}, {}};
+    fold_.shape = shape_of(batch);
+    send(fold_, batch, {});
+    enqueue(fold_.shape, /*draw=*/false);
+    stream_.wait();
+  }
+  bool draws() const override { return true; }
 
   const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {
@@ -307,7 +318,6 @@ class CudaBackend final : public Backend {
     const PassShape& shape = flight.shape;
     Carver host(flight.down.host()), pinned(flight.down.pinned());
     const PassArrays a(host, shape), sent(pinned, shape);
-    const std::vector<int32_t>& before = flights_[(n_launched_ + 1) % 2].places;
     flight.places.assign(batch.rows.size(), -1);
     int32_t n_rows = 0;
     for (const Phase phase : {Phase::kStep, Phase::kSweep}) {
@@ -323,7 +333,7 @@ class CudaBackend final : public Backend {
     const int64_t n_tokens = std::ssize(batch.tokens), n_logits = std::ssize(batch.logit_tokens);
     for (int64_t i = 0; i < shape.n_tokens; ++i) {
       const int32_t id = i < n_tokens ? batch.tokens[static_cast<size_t>(i)] : 0;
-      a.tokens[i] = id >= 0 ? id : drawn_token(before[static_cast<size_t>(-1 - id)]);
+      a.tokens[i] = id >= 0 ? id : drawn_token(drawn_places_[static_cast<size_t>(-1 - id)]);
     }
     std::fill(a.positions + n_tokens, a.positions + shape.n_tokens, 0);
     std::ranges::copy(batch.logit_tokens, a.logit_tokens);
@@ -363,6 +373,8 @@ class CudaBackend final : public Backend {
   StatePool pool_;
   std::optional<Scratch> scratch_;
   Flight flights_[2];
+  Flight fold_;                        // of fold(), its down block alone
+  std::vector<int32_t> drawn_places_;  // of the last pass with draws
   uint64_t n_launched_ = 0, n_waited_ = 0;
   PinnedBuffer logits_;
   std::unique_ptr<ops::cuda::CudaContext> context_;
