@@ -28,12 +28,12 @@ def row_of(cell, cells):
             f"{cell['tokens_per_second']:,.0f}",
             "-" if ratio is None else f"{ratio:.2f}x", f"{cell['ms']:.2f}",
             f"{cell['predicted_ms']['total']:.2f}", f"{cell['ms_p99']:.2f}", *split,
-            f"{parts['rest']:.2f}", f"{cell['floor_fraction']:.2f}", f"{cell['host_us']:.0f}"]
+            f"{parts['rest']:.2f}", f"{cell['floor_fraction']:.2f}"]
 
 
 HEAD = ["state", "dtype", "T", "stand", "batch", "context", "tokens/s",
         "over plain", "ms a step", "predicted",
-        "p99", "weights (floor)", "state (floor)", "KV (floor)", "rest", "of the floor", "host us"]
+        "p99", "weights (floor)", "state (floor)", "KV (floor)", "rest", "of the floor"]
 
 
 def latency_table(cells):

@@ -1,7 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "model/cuda/fill.h"
+#include "bench/baselines/fill.h"
 
 namespace replayssm::cuda {
 namespace {

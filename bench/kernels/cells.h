@@ -17,7 +17,7 @@ struct LayerShape {
 const std::vector<LayerShape>& layer_shapes();
 
 // kReplay and kSweep are plan_cuda's step and sweep (a window is then a whole prompt, from
-// nothing); the others are the methods of replay/cuda/baselines.
+// nothing); the others are the methods of bench/baselines.
 enum class Way { kReplay, kPlain, kSnapshots, kActivationReplay, kJointAdvance, kSweep };
 const char* way_name(Way way);
 

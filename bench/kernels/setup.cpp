@@ -6,7 +6,7 @@
 #include <random>
 
 #include "replay/convert.h"
-#include "replay/cuda/baselines/baselines.h"
+#include "bench/baselines/state_kernels.h"
 #include "replay/cuda/kernels_cuda.h"
 #include "replay/cuda/sequence_cuda.h"
 

@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/serve/cells_cuda.h"
-#include "bench/serve/decode_cuda.h"
+#include "bench/baselines/loop_cuda.h"
 #include "bench/serve/serve_hash.h"
 #include "cli/common.h"
 #include "core/cuda/device.h"
@@ -138,7 +138,7 @@ std::vector<ServeCell> headline_cells(const ModelSpec& spec) {
   const auto add = [&](int batch, int window, StateMethod way,
                        std::initializer_list<DType> dtypes) {
     for (const DType dtype : dtypes) {
-      cells.push_back({way, dtype, window, window == 1 ? 1.0 : 3.0, batch, 1024});
+      cells.push_back({method, dtype, window, window == 1 ? 1.0 : 3.0, batch, 1024});
     }
   };
   const std::vector<int> batches = has_mixer<MoeSpec>(spec)
@@ -161,6 +161,27 @@ std::vector<ServeCell> headline_cells(const ModelSpec& spec) {
     add(batch, 4, kJointAdvance, {kF32});
   }
   return cells;
+}
+
+// What one process measures: cells of replay that differ in their batch alone, the smallest first,
+// and each baseline's cell by itself; in the order of their first cells.
+std::vector<std::vector<ServeCell>> groups_of(const std::vector<ServeCell>& cells) {
+  std::vector<std::vector<ServeCell>> out;
+  for (const ServeCell& cell : cells) {
+    const auto same = std::ranges::find_if(out, [&](const std::vector<ServeCell>& group) {
+      const ServeCell& first = group.front();
+      return cell.method == StateMethod::kReplay && first.method == cell.method &&
+             first.checkpoint == cell.checkpoint && first.window == cell.window &&
+             first.accepted == cell.accepted && first.context == cell.context;
+    });
+    if (same == out.end()) {
+      out.push_back({cell});
+    } else {
+      same->push_back(cell);
+    }
+  }
+  for (auto& group : out) std::ranges::sort(group, {}, &ServeCell::batch);
+  return out;
 }
 
 bool holds_fp8(const std::string& folder) {
@@ -202,10 +223,10 @@ void print(const std::string& name, const nlohmann::json& r) {
     const auto& predicted = r["predicted_ms"];
     const auto get = [](const nlohmann::json& x, const char* key) { return x[key].get<double>(); };
     std::printf(
-        "%-40s %9.0f tok/s %8.3f ms (p99 %8.3f, host %3.0f us) floor %.2f of it, predicted "
+        "%-40s %9.0f tok/s %8.3f ms (p99 %8.3f) floor %.2f of it, predicted "
         "%7.3f\n",
         name.c_str(), get(r, "tokens_per_second"), get(r, "ms"), get(r, "ms_p99"),
-        get(r, "host_us"), get(r, "floor_fraction"), get(predicted, "total"));
+        get(r, "floor_fraction"), get(predicted, "total"));
     for (const char* part : {"weights", "state", "kv", "rest"}) {
       std::printf("    %-8s %8.3f ms, floor %8.3f, predicted %8.3f\n", part, get(parts, part),
                   get(floor, part), get(predicted, part));
@@ -254,25 +275,35 @@ void run_bench_serve_cuda(const BenchServeCudaFlags& flags) {
   const auto results = [&] { return ServeResults(flags.out, model_name); };
   std::printf("%s\n", model_name.c_str());
   int n_failed = 0;
-  for (const ServeCell& cell : cells) {
-    const std::string name = (flags.exact ? "exact/" : "") + cell.name();
-    if (results().has(name)) continue;
+  const auto name_of = [&](const ServeCell& cell) {
+    return (flags.exact ? "exact/" : "") + cell.name();
+  };
+  const auto add = [&](const ServeCell& cell, const nlohmann::json& result) {
+    results().add(name_of(cell), result, run_json(date));
+    print(name_of(cell), result);
+  };
+  for (const std::vector<ServeCell>& group : groups_of(cells)) {
+    std::vector<ServeCell> left;
+    for (const ServeCell& cell : group) {
+      if (!results().has(name_of(cell))) left.push_back(cell);
+    }
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    if (spent.count() > flags.seconds) break;
+    if (left.empty() || spent.count() > flags.seconds) continue;
+    const CellLength length{flags.steps, flags.cell_seconds};
     const bool alive = run_apart([&] {
-      const nlohmann::json run = run_json(date);
-      nlohmann::json result;
       try {
-        result = measure_cell(model, cell, {flags.steps, flags.cell_seconds}, flags.exact);
+        if (left.front().method == StateMethod::kReplay) {
+          measure_engine_cells(model, left, length, flags.exact, add);
+        } else {
+          add(left.front(), measure_loop(model, left.front(), length, flags.exact));
+        }
       } catch (const DoesNotFit& error) {
-        result = {{"skipped", error.what()}};
+        add(left.front(), {{"skipped", error.what()}});
       }
-      results().add(name, result, run);
-      print(name, result);
     });
     if (alive) continue;
     ++n_failed;
-    std::printf("%-40s failed\n", name.c_str());
+    std::printf("%-40s failed\n", name_of(left.back()).c_str());
   }
   if (n_failed > 0) fail("CUDA: ", n_failed, " cells failed");
 }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "bench/state_method.h"
 #include "model/families/family.h"
@@ -13,10 +15,10 @@
 namespace replayssm::bench {
 
 struct ServeCell {
-  StateMethod way = StateMethod::kReplay;
+  StateMethod method = StateMethod::kReplay;
   DType checkpoint = DType::kF16;
   int32_t window = 1;
-  double accepted = 1;  // tokens that stand a step, on average: 1 .. window
+  double accepted = 1;  // tokens committed a step, on average: 1 .. window
   int32_t batch = 1;
   int32_t context = 1024;
 
@@ -36,11 +38,15 @@ struct CellLength {
   double seconds = 1e9;
 };
 
-// A steady state: sequence i stands at position context - 64 + 5 i mod 128, and goes back by 128
-// when it has passed context + 64, as if another of the same length took its place; so the phases
-// of the grid are even, and so is the length of the cache. Throws Error if the card does not hold
-// it.
-nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
+// A baseline's cell, by the benches' own loop (bench/baselines/loop_cuda.h). Throws Error if the
+// card does not hold it.
+nlohmann::json measure_loop(const ServeModel& model, const ServeCell& cell,
                             const CellLength& length, bool exact);
+
+// Cells of replay that differ in their batch alone, the smallest first, by the engine that `serve`
+// runs (engine_cells.h). Throws Error if the card does not hold the last.
+void measure_engine_cells(const ServeModel& model, const std::vector<ServeCell>& cells,
+                          const CellLength& length, bool exact,
+                          const std::function<void(const ServeCell&, nlohmann::json)>& done);
 
 }  // namespace replayssm::bench

@@ -9,7 +9,7 @@
 
 #include "device.h"
 #include "replay/convert.h"
-#include "replay/cuda/baselines/baselines.h"
+#include "bench/baselines/state_kernels.h"
 #include "replay/ref/reference.h"
 
 namespace replayssm::test {

@@ -1,20 +1,18 @@
-// Whole models on the device: logits of the demo models and of fixtures with the kernels' shapes
-// against the reference's, and the exact mode's promise.
+// Whole models on the device, as a user runs them and in the exact mode: logits of the demo models
+// and of fixtures with the kernels' shapes against the reference's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
-#include "bench/serve/decode_cuda.h"
+#include "core/thread_pool.h"
 #include "model/safetensors.h"
+#include "runtime/cuda/backend_cuda.h"
+#include "runtime/logits.h"
 
 namespace replayssm {
 namespace {
-using bench::DecodeCuda;
-using bench::DecodeCudaOptions;
-using bench::StepArrays;
-using bench::StepShape;
 
 const std::string kRoot = REPLAYSSM_SOURCE_DIR;
 
@@ -75,70 +73,16 @@ struct Golden {
   }
 };
 
-struct Way {
-  int32_t rows = 1;
-  int32_t window = 1;
-  bool graphs = false;
-};
-
-std::unique_ptr<DecodeCuda> decode_of(const Case& c, DType checkpoint, Way way, bool exact) {
-  const std::string folder = kRoot + c.folder;
-  DecodeCudaOptions options;
-  options.model.checkpoint = checkpoint;
-  options.model.max_window = way.window;
-  options.max_rows = way.rows;
-  options.max_positions = 512;
-  options.memory_bytes = int64_t{8} << 30;
-  options.exact = exact;
-  return std::make_unique<DecodeCuda>(describe_model(folder), folder, false, options);
-}
-
-// The text in windows, every row the same; logits of the last row. Whole windows only.
-std::vector<float> logits_of(DecodeCuda& decode, std::span<const int32_t> ids, Way way) {
-  const StepShape shape{way.rows, way.window};
-  const StepArrays arrays = decode.arrays(shape);
-  const int64_t pages = decode.pages_each(), vocab = decode.model().spec().vocab;
-  const Grid grid = decode.model().recurrent[0].problem.grid;
-  std::vector<SequenceState> states;
-  for (int32_t i = 0; i < way.rows; ++i) {
-    states.push_back({0, 0, way.rows - 1 - i, i});
-    for (int64_t p = 0; p < pages; ++p) {
-      arrays.pages[i * pages + p] = static_cast<int32_t>(p * way.rows + i);
-    }
-  }
-  decode.send_pages(shape);
-  std::vector<float> out;
-  bool captured = false;
-  for (size_t at = 0; at + static_cast<size_t>(way.window) <= ids.size();
-       at += static_cast<size_t>(way.window)) {
-    for (int32_t i = 0; i < way.rows; ++i) {
-      const SequenceState& s = states[static_cast<size_t>(i)];
-      const int64_t first = int64_t{i} * way.window;
-      arrays.windows.set_row(
-          i, {s.n, s.c, s.n, way.window, first, s.checkpoint_slot, s.checkpoint_slot, i});
-      arrays.stands[i] = way.window;
-      for (int32_t t = 0; t < way.window; ++t) {
-        arrays.windows.tokens[first + t] = ids[at + static_cast<size_t>(t)];
-      }
-    }
-    if (way.graphs) {
-      // prepare() runs the step, too: the same step again gives the same.
-      if (!captured) decode.prepare(shape);
-      captured = true;
-      decode.launch(shape, 0);
-      decode.release(shape);
-      decode.wait(shape);
-    } else {
-      decode.run_eager(shape);
-    }
-    const std::vector<float> logits = decode.logits(shape);
-    out.insert(out.end(), logits.end() - way.window * vocab, logits.end());
-    for (int32_t i = 0; i < way.rows; ++i) {
-      SequenceState& s = states[static_cast<size_t>(i)];
-      EXPECT_EQ(commit_step(grid, arrays.windows.rows[i], way.window, s), Status::kOk);
-    }
-  }
-  return out;
+std::vector<float> logits_on(const Case& c, DType checkpoint, bool exact,
+                             std::span<const int32_t> ids, const LogitsParams& params) {
+  ThreadPool pool(1);
+  const ops::Context context(pool);
+  const auto device = cuda_device({.exact = exact});
+  ModelOptions options;
+  options.checkpoint = checkpoint;
+  options.max_window = params.window;
+  Runner runner(Model::load(kRoot + c.folder, options), *device, {1, 512, 256, 256});
+  return logits_of(runner, ids, params);
 }
 
 class ModelCudaTest : public ::testing::TestWithParam<Case> {};
@@ -147,33 +91,31 @@ class ModelCudaTest : public ::testing::TestWithParam<Case> {};
 TEST_P(ModelCudaTest, LogitsNearTheReference) {
   const Case& c = GetParam();
   const Golden golden(c);
+  const size_t vocab = golden.logits.size() / golden.ids.size();
   for (const DType checkpoint : {DType::kF32, DType::kF16}) {
-    for (const Way way : {Way{1, 1, false}, Way{1, 4, false}, Way{5, 4, true}}) {
-      const auto decode = decode_of(c, checkpoint, way, false);
-      const size_t n =
-          golden.ids.size() / static_cast<size_t>(way.window) * static_cast<size_t>(way.window);
-      const auto vocab = static_cast<size_t>(decode->model().spec().vocab);
-      std::vector<float> want = golden.logits;
-      want.resize(n * vocab);
-      const std::vector<float> got = logits_of(*decode, golden.ids, way);
-      const double error = c.experts ? median_error(got, want, vocab) : relative_error(got, want);
-      EXPECT_LE(error, c.bound) << "T " << way.window;
-      std::printf("%s %s rows %d T %d: %.2e\n", c.name().c_str(), dtype_name(checkpoint), way.rows,
-                  way.window, error);
+    for (const LogitsParams& params : {LogitsParams{LogitsMode::kPrefill, 1, 0},
+                                       LogitsParams{LogitsMode::kDecode, 1, 0},
+                                       LogitsParams{LogitsMode::kVerify, 4, 1}}) {
+      const auto got = logits_on(c, checkpoint, false, golden.ids, params);
+      const double error = c.experts ? median_error(got, golden.logits, vocab)
+                                     : relative_error(got, golden.logits);
+      EXPECT_LE(error, c.bound) << "mode " << static_cast<int>(params.mode);
+      std::printf("%s %s T %d: %.2e\n", c.name().c_str(), dtype_name(checkpoint), params.window,
+                  error);
     }
   }
 }
 
-// --exact: a text's bits depend on its tokens alone.
+// --exact: a sequence's bits depend on its tokens alone.
 TEST_P(ModelCudaTest, ExactModeKeepsTheBits) {
   const Case& c = GetParam();
   const Golden golden(c);
-  const auto ids = std::span(golden.ids).first(std::min<size_t>(golden.ids.size() / 8 * 8, 96));
-  const Way one{1, 1, false};
-  const auto want = logits_of(*decode_of(c, DType::kF16, one, true), ids, one);
-  for (const Way way : {Way{1, 4, true}, Way{1, 8, false}, Way{7, 4, true}, Way{256, 1, true}}) {
-    const auto decode = decode_of(c, DType::kF16, way, true);
-    EXPECT_EQ(logits_of(*decode, ids, way), want) << way.rows << " rows of " << way.window;
+  const auto ids = std::span(golden.ids).first(std::min<size_t>(golden.ids.size(), 96));
+  const auto want = logits_on(c, DType::kF16, true, ids, {LogitsMode::kDecode, 1, 0});
+  EXPECT_EQ(logits_on(c, DType::kF16, true, ids, {LogitsMode::kPrefill, 1, 0}), want);
+  for (const int32_t window : {4, 8, 16}) {
+    EXPECT_EQ(logits_on(c, DType::kF16, true, ids, {LogitsMode::kVerify, window, 3}), want)
+        << window;
   }
 }
 

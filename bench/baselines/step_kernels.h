@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "replay/cuda/baselines/baselines.h"
+#include "bench/baselines/state_kernels.h"
 
 namespace replayssm::cuda {
 

@@ -1,4 +1,4 @@
-#include "bench/serve/step_kernels.h"
+#include "bench/baselines/step_kernels.h"
 
 namespace replayssm::cuda {
 namespace {

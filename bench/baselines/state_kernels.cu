@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "replay/cuda/baselines/baselines.h"
+#include "bench/baselines/state_kernels.h"
 #include "replay/cuda/ptx.cuh"
 
 namespace replayssm::cuda {
