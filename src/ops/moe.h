@@ -1,5 +1,5 @@
-// Mixtures of experts: which experts see a token, and the way of its row to them and back. The
-// experts themselves are Linear over the rows that came together.
+// Mixtures of experts: which experts see a token, how its row gets to them and how their results
+// are summed. The experts themselves are Linear over the rows that chose them.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block a token and head: segments in order.
+// Folds the segments' partial results in order. One block per token and head.
 __global__ void __launch_bounds__(kThreads)
     fold_kernel(const __grid_constant__ AttentionParams params) {
   const AttentionRowsCuda& rows = params.rows;
@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kPlainTile = 64;
 constexpr int kMaxDim = 256;
 
-// A block a token and head, all in fp32: tiles in order, positions one after another.
+// The kernel for shapes without a tensor-core instance. One block per token and head, all in fp32:
+// tiles in order, positions one after another.
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(const __grid_constant__ AttentionParams params) {
   __shared__ float query[kMaxDim], score[kPlainTile];

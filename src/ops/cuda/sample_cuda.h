@@ -1,5 +1,5 @@
-// src/ops/sample.h on the device. The law is the same and a draw is a pure function of (logits,
-// params, position); near the edge of an interval it may differ from the CPU's.
+// src/ops/sample.h on the device. The distribution is the same, and a draw is a pure function of
+// (logits, params, position). Near the edge of an interval it may differ from the CPU's.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda
 // out[r] = ln softmax(logits[r])[tokens[r]].
 void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out);
 
-// Verification by equality. Row r's window holds n_tokens[r] tokens from tokens[token[r]]: a token
-// known to stand, then drafts; drawn[token[r] + i] is what was drawn after token i of it. A draft
-// stands if all before it do and it equals what was drawn in its place:
-//   n_accepted[r]  drafts that stand, in [0, n_tokens - 1]; n commits n_accepted + 1
-//   next[r]        the token drawn after the last that stands
+// Verification by equality. Row r's window holds n_tokens[r] tokens from tokens[token[r]] on: one
+// committed token, then drafts. drawn[token[r] + i] was drawn after token i of the window. A draft
+// is accepted if all drafts before it are and it equals the token drawn in its place:
+//   n_accepted[r]  drafts accepted, in [0, n_tokens - 1]; the step commits n_accepted + 1 positions
+//   next[r]        the token drawn after the last accepted one
 // A row without tokens gives 0 and -1.
 struct VerifyRowsCuda {
   const int32_t* n_tokens = nullptr;

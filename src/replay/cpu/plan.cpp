@@ -1,4 +1,4 @@
-// plan_cpu: checks a problem once and binds it to the kernels of an instruction set.
+// plan_cpu: checks a problem once and picks the kernels of an instruction set for it.
 #include <algorithm>
 #include <atomic>
 #include <memory>

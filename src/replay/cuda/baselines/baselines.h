@@ -2,9 +2,9 @@
 // registers while a window passes. One kernel serves four methods; the rows say which:
 //   plain               n_tokens = 1, snapshot_slots = the read slot: the state is read and written
 //   snapshots           a slot for every token of the window
-//   activation replay   a pass that verifies and writes nothing, then, when it is known what
-//   stands,
-//                       a second one with n_kept tokens, n_tokens = 0, that rebuilds and writes
+//   activation replay   a pass that verifies and writes nothing; then, when the accepted tokens are
+//                       known, a second one with n_kept tokens, n_tokens = 0, that rebuilds and
+//                       writes
 //   joint advance       n_kept tokens of the window before, a write, then the new window
 // (the last two are those of "Snakes and Ladders", 2024). The inputs of the window before are taken
 // where they lie: keeping them costs these baselines nothing. No equality of bits is promised.
