@@ -28,8 +28,9 @@ run: build
 test: build-all
 	ctest --preset cpu -j 2
 
-bench: build
-	build/replayssm bench
+bench: configure
+	@cmake --build --preset cpu --target replayssm-bench
+	build/replayssm-bench
 
 format: deps
 	@tools/format.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every #include of src/ against the directions of docs/contributing.md."""
+"""Checks every #include of src/ and bench/ against the directions of docs/contributing.md."""
 import pathlib
 import re
 import sys
@@ -14,17 +14,20 @@ ALLOWED = {
     "server": {"server", "jinja", "runtime", "model", "ops", "core", "replay"},
     "cli": {"cli", "server", "jinja", "runtime", "model", "ops", "core", "replay"},
 }
+ALLOWED["bench"] = {"bench", *ALLOWED["cli"]}  # all of src/, which includes nothing of bench/
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
 def fault(folder, backend, target):
-    """Why a file of src/folder[/backend] may not include target; None if it may. What is CUDA's may
-    include the CUDA faces below it; other backends are private to their folder."""
+    """Why a file of folder[/backend] may not include target; None if it may. What is CUDA's may
+    include the CUDA faces below it; other backends are private to their folder, but to bench/."""
     parts = target.split("/")
     if parts[0] not in ALLOWED:
-        return "is not a path from src/"
+        return "is not a path from src/ or the root"
     if parts[0] not in ALLOWED[folder]:
         return f"{folder} may not include {parts[0]}"
+    if folder == "bench":
+        return None
     inside = parts[1] if len(parts) > 2 else None
     if inside in ("cpu", "cuda", "ref"):
         if folder != parts[0] and not (inside == "cuda" and backend == "cuda"):
@@ -35,14 +38,16 @@ def fault(folder, backend, target):
 
 
 def main():
-    root = pathlib.Path(__file__).resolve().parent.parent / "src"
+    root = pathlib.Path(__file__).resolve().parent.parent
     faults = []
     n_files = 0
-    for path in sorted(root.rglob("*")):
+    for path in sorted([*(root / "src").rglob("*"), *(root / "bench").rglob("*")]):
         if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
             continue
         n_files += 1
         parts = path.relative_to(root).parts
+        if parts[0] == "src":
+            parts = parts[1:]
         backend = parts[1] if len(parts) > 2 else None
         if path.stem.endswith("_cuda"):
             backend = "cuda"
@@ -50,9 +55,12 @@ def main():
             match = INCLUDE.match(line)
             if match is None:
                 continue
-            reason = fault(parts[0], backend, match.group(1))
+            target = match.group(1)
+            if parts[0] == "bench" and "/" not in target:
+                continue  # of its own folder
+            reason = fault(parts[0], backend, target)
             if reason is not None:
-                faults.append(f"{path.relative_to(root.parent)}:{number}: {match.group(1)}: {reason}")
+                faults.append(f"{path.relative_to(root)}:{number}: {target}: {reason}")
     for line in faults:
         print(line)
     print(f"include directions: {n_files} files, {len(faults)} faults")

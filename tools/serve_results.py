@@ -1,4 +1,4 @@
-"""Reads the results of bench serve on the GPU: whole models, bench/results/h200_serve_*.json."""
+"""Reads the results of replayssm-bench serve on the GPU: whole models, bench/results/h200_serve_*.json."""
 import gpu_results
 
 

@@ -12,7 +12,8 @@ KINDS = {
     "kernels": (("src/replay/cuda", "bench/kernels"), CPP),
     "tests": (("src/replay/cuda", "src/replay/capi", "src/ops/cuda", "src/model/cuda",
                "src/runtime/cuda", "tests/capi", "tests/cuda", "tests/replay", "tests/ops/cuda"), CPP),
-    "serve": (("src/replay/cuda", "src/ops/cuda", "src/model/cuda", "src/runtime/cuda"), CPP),
+    "serve": (("src/replay/cuda", "src/ops/cuda", "src/model/cuda", "src/runtime/cuda",
+               "bench/serve"), CPP),
     "peers": (("bench/kernels",), (".py",)),
 }
 

@@ -19,8 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "bench/ops/onednn.h"
 #include "core/error.h"
-#include "onednn.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "../kernels/device.h"
+#include "bench/kernels/device.h"
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/elementwise_cuda.h"
 #include "ops/cuda/linear_cuda.h"

@@ -1,4 +1,4 @@
-#include "onednn.h"
+#include "bench/ops/onednn.h"
 
 namespace replayssm::bench {
 

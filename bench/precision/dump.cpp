@@ -1,7 +1,7 @@
 // Reading one layer's inputs from a file.
+#include "bench/precision/study.h"
 #include "core/error.h"
 #include "model/safetensors.h"
-#include "study.h"
 
 namespace replayssm::study {
 namespace {

@@ -5,8 +5,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "bench/precision/study.h"
 #include "replay/kernels.h"
-#include "study.h"
 
 namespace {
 

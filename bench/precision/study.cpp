@@ -1,4 +1,4 @@
-#include "study.h"
+#include "bench/precision/study.h"
 
 #include <cmath>
 #include <memory>

@@ -69,7 +69,6 @@ std::string format_bytes(double bytes);
 void add_generate(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_inspect(CLI::App& app);
-void add_bench(CLI::App& app);
 void add_serve(CLI::App& app);
 
 }  // namespace replayssm::cli

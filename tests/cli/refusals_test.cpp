@@ -26,7 +26,7 @@ class Refusals : public testing::Test {
 };
 
 TEST_F(Refusals, Usage) {
-  expect_fails(2, {}, {"verb", "generate logits inspect bench"});
+  expect_fails(2, {}, {"verb", "generate logits inspect serve"});
   expect_fails(2, {""}, {"verb"});
   expect_fails(2, {"-m", "x"}, {});
   expect_fails(2, {"frobnicate"}, {"frobnicate"});
@@ -36,7 +36,8 @@ TEST_F(Refusals, Usage) {
   expect_fails(2, {"generate", "-m"}, {"-m"});
   generate_fails(2, {"--frob"}, {"--frob"});
   generate_fails(2, {"extra"}, {"extra"});
-  expect_fails(2, {"bench", "everything"}, {"everything", "layers, model, all, serve or simulate"});
+  // What the verb has become.
+  expect_fails(2, {"bench", "layers", "--batch", "1"}, {"replayssm-bench"});
 }
 
 TEST_F(Refusals, GenerateFlags) {
@@ -99,7 +100,7 @@ TEST_F(Refusals, LogitsFlags) {
   logits_fails(2, with({"--grid", "9"}), {"--grid"});
 }
 
-TEST_F(Refusals, InspectAndBenchFlags) {
+TEST_F(Refusals, InspectFlags) {
   const auto inspect = [&](Arguments more) {
     more.insert(more.begin(), {"inspect", "-m", model_.path()});
     return more;
@@ -111,21 +112,6 @@ TEST_F(Refusals, InspectAndBenchFlags) {
   expect_fails(2, inspect({"--memory", "1e300"}), {"--memory"});
   expect_fails(2, inspect({"--window", "0"}), {"--window"});
   expect_fails(2, inspect({"--window", "17"}), {"--window", "--grid 16"});
-  expect_fails(2, {"bench", "layers", "--batch", "0"}, {"--batch"});
-  expect_fails(2, {"bench", "layers", "--batch", "5000"}, {"--batch"});
-  expect_fails(2, {"bench", "layers", "--batch", "x"}, {"--batch"});
-  expect_fails(2, {"bench", "layers", "--window", "0"}, {"--window"});
-  expect_fails(2, {"bench", "layers", "--window", "1,17"}, {"--window"});
-  expect_fails(2, {"bench", "layers", "--grid", "7"}, {"--grid"});
-  expect_fails(2, {"bench", "serve", "--batch", "0"}, {"--batch"});
-  expect_fails(2, {"bench", "serve", "--window", "17"}, {"--window"});
-  expect_fails(2, {"bench", "serve", "--context", "1"}, {"--context"});
-  expect_fails(2, {"bench", "serve", "--tokens", "1"}, {"--tokens"});
-  expect_fails(2, {"bench", "serve", "--device", "tpu"}, {"--device"});
-  // Refused before anything is timed.
-  expect_fails(1, {"bench", "model", "-m", "/no/such/model"}, {"/no/such/model"});
-  expect_fails(1, {"bench", "layers", "--json", "/no/such/folder/b.json"},
-               {"/no/such/folder/b.json"});
 }
 
 TEST_F(Refusals, Folders) {

@@ -1,8 +1,8 @@
-// --help of each verb, inspect's figures, bench's JSON.
+// --help of each verb, inspect's figures.
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "help.h"
 #include "model/model.h"
 #include "process.h"
 
@@ -21,9 +21,6 @@ TEST(Help, EveryFlagIsDocumented) {
       {"inspect",
        {"--model", "--config", "--grid", "--checkpoint-dtype", "--ring-dtype", "--memory",
         "--context", "--window"}},
-      {"bench",
-       {"what", "--model", "--grid", "--batch", "--window", "--json", "--threads", "serve",
-        "simulate"}},
   };
   const Outcome all = run_binary({"--help"});
   EXPECT_EQ(all.exit_code, 0);
@@ -33,39 +30,7 @@ TEST(Help, EveryFlagIsDocumented) {
     const Outcome help = run_binary({verb, "--help"});
     EXPECT_EQ(help.exit_code, 0);
     EXPECT_EQ(help.err, "");
-    // Every entry has words beside its name and type, on its line or the next.
-    std::istringstream lines(help.out);
-    std::map<std::string, std::string> entries;
-    std::string line, entry;
-    while (std::getline(lines, line)) {
-      if (line.size() > 2 && line[0] == ' ' && line[2] != ' ') {
-        std::istringstream words(line);
-        words >> entry;
-        const size_t comma = entry.find(",--");
-        if (comma != std::string::npos) entry = entry.substr(comma + 1);
-        std::string rest;
-        std::getline(words, rest);
-        entries[entry] = rest;
-      } else if (!entry.empty()) {
-        entries[entry] += line;
-      }
-    }
-    for (const auto& name : names) {
-      ASSERT_TRUE(entries.contains(name)) << verb << " " << name << "\n" << help.out;
-      // After the type, the default and REQUIRED: small letters, so words.
-      std::string text = entries[name];
-      for (const char* noise : {"TEXT", "REQUIRED", "UINT", "INT", "FLOAT", "..."}) {
-        for (size_t at; (at = text.find(noise)) != std::string::npos;) {
-          text.erase(at, std::string(noise).size());
-        }
-      }
-      text.erase(0, text.find_first_not_of(' '));
-      if (text.starts_with("[")) text.erase(0, text.find(']') + 1);
-      const auto letters =
-          std::count_if(text.begin(), text.end(), [](char c) { return c >= 'a' && c <= 'z'; });
-      EXPECT_GE(letters, 3) << verb << " " << name << ": " << entries[name];
-    }
-    EXPECT_EQ(entries.size(), names.size() + 1) << "a flag is not in this list\n" << help.out;
+    expect_documented(help.out, names);
   }
 }
 
@@ -134,54 +99,6 @@ TEST(Inspect, GeometryWithoutWeights) {
   }
   expect_fails(2, {"inspect", "--config", "x.json", "-m", "y"}, {"--config", "--model"});
   expect_fails(1, {"inspect", "--config", "x.json"}, {"x.json"});
-}
-
-TEST(Bench, LayersWriteJson) {
-  const TempFolder folder;
-  const Outcome got = run_binary(
-      {"bench", "layers", "--batch", "1", "--window", "1", "--json", folder.file("bench.json")});
-  EXPECT_EQ(got.exit_code, 0) << got.err;
-  const auto json = nlohmann::json::parse(read_text(folder.file("bench.json")));
-  EXPECT_GT(json.at("read_bytes_per_second"), 0);
-  EXPECT_GE(json.at("threads"), 1);
-  EXPECT_FALSE(json.contains("model"));
-  EXPECT_EQ(json.at("layers").size(), 15u);  // three layers in five variants
-  for (const auto& entry : json.at("layers")) {
-    EXPECT_EQ(entry.at("batch"), 1);
-    EXPECT_EQ(entry.at("window"), 1);
-    EXPECT_GT(entry.at("us"), 0);
-    EXPECT_GT(entry.at("must_move_bytes"), 0);
-    EXPECT_NE(got.out.find(entry.at("layer").get<std::string>()), std::string::npos);
-  }
-}
-
-TEST(Bench, ModelWritesJson) {
-  const TempFolder folder;
-  const Outcome got =
-      run_binary({"bench", "model", "-m", fixture("nemotron_h_bf16"), "--batch", "1,3", "--window",
-                  "1,4", "--grid", "8", "--json", folder.file("bench.json")});
-  EXPECT_EQ(got.exit_code, 0) << got.err;
-  const auto json = nlohmann::json::parse(read_text(folder.file("bench.json")));
-  EXPECT_EQ(json.at("model").size(), 20u);
-  for (const auto& entry : json.at("model")) EXPECT_GT(entry.at("tokens_per_second"), 0);
-}
-
-TEST(Bench, ServeWritesJson) {
-  const TempFolder folder;
-  const Outcome got =
-      run_binary({"bench", "serve", "--batch", "1,3", "--window", "1,4", "--context", "20",
-                  "--tokens", "32", "--json", folder.file("bench.json")});
-  EXPECT_EQ(got.exit_code, 0) << got.err;
-  const auto json = nlohmann::json::parse(read_text(folder.file("bench.json")));
-  ASSERT_EQ(json.at("cells").size(), 4u);
-  for (const auto& cell : json.at("cells")) {
-    EXPECT_GT(cell.at("tokens_per_second"), 0);
-    EXPECT_GT(cell.at("ms"), 0);
-    EXPECT_GE(cell.at("tokens_a_step"), 1);
-    EXPECT_LE(cell.at("tokens_a_step"), cell.at("window"));
-    EXPECT_EQ(cell.at("draft"), cell.at("window") == 1 ? "off" : "ngram");
-    EXPECT_EQ(cell.at("drafted") > 0, cell.at("window") > 1);
-  }
 }
 
 }  // namespace

@@ -6,11 +6,15 @@
 #include <cmath>
 #include <cstdio>
 
+#include "bench/serve/decode_cuda.h"
 #include "model/safetensors.h"
-#include "runtime/cuda/decode_cuda.h"
 
 namespace replayssm {
 namespace {
+using bench::DecodeCuda;
+using bench::DecodeCudaOptions;
+using bench::StepArrays;
+using bench::StepShape;
 
 const std::string kRoot = REPLAYSSM_SOURCE_DIR;
 

@@ -8,9 +8,9 @@
 #include <map>
 #include <sstream>
 
+#include "bench/precision/study.h"
 #include "core/error.h"
 #include "model/safetensors.h"
-#include "study.h"
 
 namespace replayssm::study {
 namespace {

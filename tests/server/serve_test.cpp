@@ -157,8 +157,8 @@ TEST(Serve, IsTimedOverItsStreams) {
   Process server({"--draft", "ngram", "--draft-tokens", "3"});
   const TempFolder folder;
   const std::string url = "http://localhost:" + std::to_string(server.port());
-  const Outcome got = run_binary({"bench", "serve", "--url", url, "--batch", "1,4", "--window",
-                                  "1,4", "--tokens", "40", "--json", folder.file("bench.json")});
+  const Outcome got = run_bench({"serve", "--url", url, "--batch", "1,4", "--window", "1,4",
+                                 "--tokens", "40", "--json", folder.file("bench.json")});
   EXPECT_EQ(got.exit_code, 0) << got.err;
   const Json json = Json::parse(read_text(folder.file("bench.json")));
   ASSERT_EQ(json.at("cells").size(), 4u);
@@ -167,8 +167,8 @@ TEST(Serve, IsTimedOverItsStreams) {
     EXPECT_GT(cell.at("total_tokens_per_second"), 0);
     EXPECT_EQ(cell.at("drafted") > 0, cell.at("window") > 1);
   }
-  expect_fails(1, {"bench", "serve", "--url", "http://127.0.0.1:1"}, {"http://127.0.0.1:1"});
-  expect_fails(1, {"bench", "serve", "--url", "https://there"}, {"https://there"});
+  expect_bench_fails(1, {"serve", "--url", "http://127.0.0.1:1"}, {"http://127.0.0.1:1"});
+  expect_bench_fails(1, {"serve", "--url", "https://there"}, {"https://there"});
   EXPECT_EQ(server.stop(), 0);
 }
 

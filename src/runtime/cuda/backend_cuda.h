@@ -9,7 +9,7 @@
 
 namespace replayssm {
 
-// The current CUDA device. exact: as DecodeCudaOptions.
+// The current CUDA device. exact: the same bits whatever the windows and drafts.
 std::unique_ptr<Device> cuda_device(bool exact);
 
 }  // namespace replayssm

@@ -1,10 +1,11 @@
-// `bench serve --device cuda`: whole models on the GPU, by batch, window and way of keeping state.
+// `replayssm-bench serve --device cuda`: whole models on the GPU, by batch, window and way of
+// keeping state.
 #pragma once
 
 #include <string>
 #include <vector>
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 
 struct BenchServeCudaFlags {
   std::string folder;  // a model's; or
@@ -25,7 +26,7 @@ struct BenchServeCudaFlags {
   std::string out = "bench/results";
 };
 
-// Throws UsageError for a wrong flag, Error in a build without CUDA.
+// Throws cli::UsageError for a wrong flag, Error in a build without CUDA.
 void run_bench_serve_cuda(const BenchServeCudaFlags& flags);
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -1,4 +1,4 @@
-#include "cli/bench_simulate.h"
+#include "bench/simulate/bench_simulate.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,12 +10,12 @@
 #include <set>
 #include <tuple>
 
+#include "bench/simulate/simulate.h"
 #include "cli/common.h"
-#include "cli/simulate.h"
 #include "model/families/family.h"
 #include "model/parameters.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 constexpr const char* kWays[] = {"plain", "snapshots", "activation_replay", "joint_advance",
@@ -36,14 +36,14 @@ struct SimulateFlags {
 
 std::string results_folder(const SimulateFlags& flags) {
   if (!flags.results.empty()) return flags.results;
-  const auto built = std::filesystem::path(REPLAYSSM_MODELS_DIR).parent_path() / "bench/results";
+  const std::filesystem::path built(REPLAYSSM_RESULTS_DIR);
   return std::filesystem::exists(built) ? built.string() : "bench/results";
 }
 
 void check(const SimulateFlags& flags) {
   const auto in = [](const char* flag, auto value, auto least, auto most) {
     if (!(value >= least && value <= most)) {
-      throw UsageError(concat(flag, " ", value, ": must be ", least, "..", most));
+      throw cli::UsageError(concat(flag, " ", value, ": must be ", least, "..", most));
     }
   };
   in("--gpus", flags.gpus, 0, 64);
@@ -54,7 +54,7 @@ void check(const SimulateFlags& flags) {
     in("--context", context, int64_t{1}, int64_t{1} << 30);
   }
   if (flags.weights != "bf16" && flags.weights != "fp8") {
-    throw UsageError(concat("--weights ", flags.weights, ": must be bf16 or fp8"));
+    throw cli::UsageError(concat("--weights ", flags.weights, ": must be bf16 or fp8"));
   }
 }
 
@@ -75,7 +75,8 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
     }
   }
   std::set<DType> dtypes = {DType::kF32};  // of the denominator
-  for (const auto& name : flags.checkpoints) dtypes.insert(parse_dtype("--checkpoint", name, true));
+  for (const auto& name : flags.checkpoints)
+    dtypes.insert(cli::parse_dtype("--checkpoint", name, true));
   const std::string folder = results_folder(flags);
   std::vector<LayerTime> out;
   const std::vector<LayerTime> all = read_layer_times(folder);
@@ -242,7 +243,7 @@ void run(const SimulateFlags& flags) {
       layers[0].date.c_str(), machine.product_share, machine.attention_share, machine.small_share,
       machine.launch * 1e6, machine.read_rate / 1e12, machine.product_rate / 1e12,
       machine.reduce_latency * 1e6, machine.link_rate / 1e9);
-  std::printf("A GPU holds %s of weights.\n", format_bytes(weights).c_str());
+  std::printf("A GPU holds %s of weights.\n", cli::format_bytes(weights).c_str());
   nlohmann::json out = {{"simulated", true},
                         {"config", flags.config},
                         {"gpus", machine.n_gpus},
@@ -285,9 +286,9 @@ void run(const SimulateFlags& flags) {
 
 }  // namespace
 
-void add_bench_simulate(CLI::App& bench) {
+void add_simulate(CLI::App& app) {
   auto flags = std::make_shared<SimulateFlags>();
-  CLI::App* verb = bench.add_subcommand(
+  CLI::App* verb = app.add_subcommand(
       "simulate", "put a model over several GPUs together from measured layers: no run");
   verb->add_option("--config", flags->config, "a config.json, such as those of models/geometries")
       ->required();
@@ -313,4 +314,4 @@ void add_bench_simulate(CLI::App& bench) {
   verb->callback([flags] { run(*flags); });
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -1,4 +1,4 @@
-#include "cli/simulate.h"
+#include "bench/simulate/simulate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "model/model.h"
 #include "model/parameters.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 int64_t split(int64_t n, int32_t n_gpus) { return (n + n_gpus - 1) / n_gpus; }
@@ -167,4 +167,4 @@ double sequence_a_gpu(const ModelSpec& spec, const SimulatedMachine& machine,
          machine.n_gpus;
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -1,15 +1,15 @@
-#include "runtime/cuda/decode_cuda.h"
+#include "bench/serve/decode_cuda.h"
 
 #include <algorithm>
 #include <atomic>
 
+#include "bench/serve/step_kernels.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "ops/attention.h"
 #include "ops/cuda/sample_cuda.h"
-#include "runtime/cuda/step_kernels.h"
 
-namespace replayssm {
+namespace replayssm::bench {
 namespace {
 
 constexpr int64_t kReserve = int64_t{2} << 30;  // for the driver, modules and graphs
@@ -296,4 +296,4 @@ double DecodeCuda::time_parts(StepShape shape, uint32_t parts, int repeats) {
   return static_cast<double>(ms) / repeats;
 }
 
-}  // namespace replayssm
+}  // namespace replayssm::bench

@@ -20,7 +20,7 @@
 #include "replay/cuda/baselines/baselines.h"
 #include "runtime/cuda/pass_block.h"
 
-namespace replayssm {
+namespace replayssm::bench {
 
 // The text says what would fit.
 class DoesNotFit : public Error {
@@ -129,4 +129,4 @@ class DecodeCuda {
   std::map<StepShape, std::unique_ptr<Block>> blocks_;
 };
 
-}  // namespace replayssm
+}  // namespace replayssm::bench

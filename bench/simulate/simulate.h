@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/layer_times.h"
+#include "bench/simulate/layer_times.h"
 #include "model/spec.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 
 // Shares and the time of small kernels are those of whole models measured on one GPU, the link's
 // figures are assumed.
@@ -48,4 +48,4 @@ double weights_a_gpu(const ModelSpec& spec, const SimulatedMachine& machine, boo
 double sequence_a_gpu(const ModelSpec& spec, const SimulatedMachine& machine,
                       const SimulatedStep& step);
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -1,4 +1,4 @@
-#include "cli/layer_times.h"
+#include "bench/simulate/layer_times.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/text_file.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 using nlohmann::json;
@@ -94,4 +94,4 @@ std::vector<LayerTime> read_layer_times(const std::string& folder) {
   return out;
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

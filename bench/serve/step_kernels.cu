@@ -1,4 +1,4 @@
-#include "runtime/cuda/step_kernels.h"
+#include "bench/serve/step_kernels.h"
 
 namespace replayssm::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/serve_cells_cuda.h"
+#include "bench/serve/cells_cuda.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,12 +8,12 @@
 #include <optional>
 #include <vector>
 
+#include "bench/serve/cost_model.h"
+#include "bench/serve/decode_cuda.h"
 #include "core/error.h"
 #include "replay/grid.h"
-#include "runtime/cuda/decode_cuda.h"
-#include "runtime/step_cost.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 constexpr int64_t kSpread = 128;  // of positions around the context; a multiple of the grid
@@ -234,7 +234,7 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
   work.checkpoint = cell.checkpoint;
   work.fp8 = model.fp8;
   work.experts_read = experts_read;
-  const StepCost cost = step_cost(model.description.spec, work);
+  const CostModel cost = cost_model(model.description.spec, work);
 
   nlohmann::json memory;
   for (const auto& [purpose, bytes] : decode.memory()) memory[purpose] = bytes;
@@ -262,4 +262,4 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
           {"memory", memory}};
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

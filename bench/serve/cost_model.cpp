@@ -1,9 +1,9 @@
-#include "runtime/step_cost.h"
+#include "bench/serve/cost_model.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace replayssm {
+namespace replayssm::bench {
 namespace {
 
 constexpr double kBandwidth = 4.55e12, kFlops = 790e12;
@@ -102,7 +102,7 @@ class Adder {
     elementwise(4 * static_cast<double>(spec_.vocab), 3);
   }
 
-  const StepCost& cost() const { return cost_; }
+  const CostModel& cost() const { return cost_; }
 
  private:
   void linear(int64_t n_in, int64_t n_out) { linear(n_in, n_out, work_.fp8); }
@@ -156,12 +156,12 @@ class Adder {
   const ModelSpec& spec_;
   const StepWorkload& work_;
   double tokens_ = 0;
-  StepCost cost_;
+  CostModel cost_;
 };
 
 }  // namespace
 
-StepCost step_cost(const ModelSpec& spec, const StepWorkload& work) {
+CostModel cost_model(const ModelSpec& spec, const StepWorkload& work) {
   Adder adder(spec, work);
   for (const LayerSpec& layer : spec.layers) {
     for (const MixerSpec& mixer : layer.mixers) {
@@ -173,4 +173,4 @@ StepCost step_cost(const ModelSpec& spec, const StepWorkload& work) {
   return adder.cost();
 }
 
-}  // namespace replayssm
+}  // namespace replayssm::bench

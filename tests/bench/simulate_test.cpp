@@ -1,10 +1,10 @@
-// bench simulate: what it puts together is what was measured and what must move.
+// replayssm-bench simulate: what it puts together is what was measured and what must move.
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "../cli/process.h"
 #include "model/families/family.h"
 #include "model/parameters.h"
-#include "process.h"
 
 namespace replayssm {
 namespace {
@@ -42,11 +42,10 @@ class Simulate : public ::testing::Test {
 
   // The cell of the one way, window and batch.
   json run(const std::vector<std::string>& more, const std::string& way, int window) {
-    std::vector<std::string> arguments = {"bench",  "simulate",         "--config",
-                                          kNano,    "--results",        folder_.path(),
-                                          "--json", folder_.file("out")};
+    std::vector<std::string> arguments = {
+        "simulate", "--config", kNano, "--results", folder_.path(), "--json", folder_.file("out")};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome got = run_binary(arguments);
+    const Outcome got = run_bench(arguments);
     EXPECT_EQ(got.exit_code, 0) << got.err;
     EXPECT_TRUE(got.out.starts_with("SIMULATED")) << got.out;
     EXPECT_NE(got.out.find("DAY"), std::string::npos);
@@ -130,12 +129,12 @@ TEST_F(Simulate, OneRowOfLayersOfAKind) {
 }
 
 TEST_F(Simulate, Refusals) {
-  const std::vector<std::string> base = {"bench", "simulate",  "--config",
-                                         kNano,   "--results", folder_.path()};
+  const std::vector<std::string> base = {"simulate", "--config", kNano, "--results",
+                                         folder_.path()};
   const auto fails = [&](int code, std::vector<std::string> more,
                          const std::vector<std::string>& parts) {
     more.insert(more.begin(), base.begin(), base.end());
-    expect_fails(code, more, parts);
+    expect_bench_fails(code, more, parts);
   };
   fails(1, {"--gpus", "3"}, {"--gpus 3", "64 heads"});
   fails(2, {"--gpus", "65"}, {"--gpus 65"});
@@ -147,11 +146,11 @@ TEST_F(Simulate, Refusals) {
   write_text(folder_.file("h200_y.json"), "{\"family\": \"GDN\"}");
   fails(1, {}, {"h200_y.json", "layer times"});
   const TempFolder empty;
-  expect_fails(1, {"bench", "simulate", "--config", kNano, "--results", empty.path()},
-               {empty.path(), "no layer times"});
+  expect_bench_fails(1, {"simulate", "--config", kNano, "--results", empty.path()},
+                     {empty.path(), "no layer times"});
   write_text(empty.file("h200_x.json"), layer_file("fp16").dump());
-  expect_fails(1, {"bench", "simulate", "--config", kNano, "--results", empty.path()},
-               {empty.path(), "no plain fp32", "64 x 128"});
+  expect_bench_fails(1, {"simulate", "--config", kNano, "--results", empty.path()},
+                     {empty.path(), "no plain fp32", "64 x 128"});
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "runtime/engine.h"
 #include "server/http/stream_client.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 
 struct LoadRequest {
   std::vector<int32_t> prompt;
@@ -41,4 +41,4 @@ std::vector<SeenAnswer> run_load(Engine& engine, const std::vector<LoadRequest>&
 std::vector<SeenAnswer> run_load(const server::ServerAddress& server,
                                  const std::vector<LoadRequest>& requests);
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -1,4 +1,4 @@
-#include "cli/serve_load.h"
+#include "bench/serve/load.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/json.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 double now_seconds() {
@@ -167,4 +167,4 @@ std::vector<SeenAnswer> run_load(const server::ServerAddress& server,
   return answers;
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -8,7 +8,7 @@
 #include "model/state_way.h"
 #include "replay/types.h"
 
-namespace replayssm {
+namespace replayssm::bench {
 
 struct StepWorkload {
   int64_t rows = 1;
@@ -30,12 +30,12 @@ struct StepTimes {
   double total() const { return weights + state + kv + rest; }
 };
 
-struct StepCost {
+struct CostModel {
   StepTimes floor;
   StepTimes predicted;
   double weight_bytes = 0, state_bytes = 0, kv_bytes = 0;  // that a step moves
 };
 
-StepCost step_cost(const ModelSpec& spec, const StepWorkload& work);
+CostModel cost_model(const ModelSpec& spec, const StepWorkload& work);
 
-}  // namespace replayssm
+}  // namespace replayssm::bench

@@ -1,21 +1,21 @@
-#include "cli/bench_serve.h"
+#include "bench/serve/bench_serve.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_serve_cuda.h"
+#include "bench/serve/bench_serve_cuda.h"
+#include "bench/serve/load.h"
 #include "cli/common.h"
-#include "cli/serve_load.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 using Json = nlohmann::json;
 
 struct BenchServeFlags {
-  ModelFlags model;
+  cli::ModelFlags model;
   std::vector<int> batches = {1, 8, 32};
   std::vector<int> windows = {1, 4};
   std::string draft = "ngram";
@@ -40,16 +40,17 @@ struct Words {
 
 void check_flags(const BenchServeFlags& flags) {
   for (const int batch : flags.batches) {
-    if (batch < 1 || batch > 4096) throw UsageError("--batch: must be 1..4096");
+    if (batch < 1 || batch > 4096) throw cli::UsageError("--batch: must be 1..4096");
   }
   for (const int window : flags.windows) {
-    if (window < 1) throw UsageError("--window: must be 1 or more");
+    if (window < 1) throw cli::UsageError("--window: must be 1 or more");
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
-  if (flags.draft.empty()) throw UsageError("--draft: must be ngram or a model folder");
+  if (flags.draft.empty()) throw cli::UsageError("--draft: must be ngram or a model folder");
   if (flags.context < 2 || flags.context > 1 << 24)
-    throw UsageError("--context: must be 2 or more");
-  if (flags.tokens < 16 || flags.tokens > 1 << 24) throw UsageError("--tokens: must be 16 or more");
+    throw cli::UsageError("--context: must be 2 or more");
+  if (flags.tokens < 16 || flags.tokens > 1 << 24)
+    throw cli::UsageError("--tokens: must be 16 or more");
 }
 
 // Prompts of words, that no two requests begin alike.
@@ -189,7 +190,7 @@ void run(BenchServeFlags flags) {
     return;
   }
   if (flags.device != "cpu") {
-    throw UsageError(concat("--device ", flags.device, ": must be cpu or cuda"));
+    throw cli::UsageError(concat("--device ", flags.device, ": must be cpu or cuda"));
   }
   check_flags(flags);
   const auto tokenizer =
@@ -232,9 +233,9 @@ void add_cuda_flags(CLI::App& verb, BenchServeCudaFlags& flags) {
 
 }  // namespace
 
-void add_bench_serve(CLI::App& bench) {
+void add_serve(CLI::App& app) {
   auto flags = std::make_shared<BenchServeFlags>();
-  CLI::App* verb = bench.add_subcommand("serve", "time the engine under concurrent requests");
+  CLI::App* verb = app.add_subcommand("serve", "time the engine under concurrent requests");
   flags->model.add_folder(*verb);
   flags->model.add_numerics(*verb);
   verb->add_option("--batch", flags->batches, "requests at once")
@@ -256,4 +257,4 @@ void add_bench_serve(CLI::App& bench) {
   verb->callback([flags] { run(*flags); });
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

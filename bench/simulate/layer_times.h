@@ -8,7 +8,7 @@
 
 #include "replay/types.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 
 // One way of keeping the state, one window and one dtype, at several batch sizes.
 struct LayerTime {
@@ -31,4 +31,4 @@ struct LayerTime {
 // Every h200_*.json of a folder. Refuses a folder without any.
 std::vector<LayerTime> read_layer_times(const std::string& folder);
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -1,4 +1,4 @@
-#include "cli/bench_layer.h"
+#include "bench/layers/time_layer.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include "replay/convert.h"
 #include "replay/plain.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 constexpr int kCycles = 5;
@@ -256,4 +256,4 @@ double measure_read_bandwidth(ThreadPool& pool) {
   return best;
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

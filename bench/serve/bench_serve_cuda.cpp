@@ -1,4 +1,4 @@
-#include "cli/bench_serve_cuda.h"
+#include "bench/serve/bench_serve_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <sys/wait.h>
@@ -14,14 +14,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/serve/cells_cuda.h"
+#include "bench/serve/decode_cuda.h"
+#include "bench/serve/serve_hash.h"
 #include "cli/common.h"
-#include "cli/serve_cells_cuda.h"
-#include "cli/serve_hash.h"
 #include "core/cuda/device.h"
 #include "model/safetensors.h"
-#include "runtime/cuda/decode_cuda.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 std::string version_text(int version) {  // 13000: 13.0
@@ -59,11 +59,11 @@ class ServeResults {
     if (!file) return;
     const auto old = nlohmann::json::parse(file, nullptr, false);
     try {
-      if (old.at("source_hash") != bench::kSourceHash) return;
+      if (old.at("source_hash") != kSourceHash) return;
       runs_ = old.at("runs");
       for (const auto& cell : old.at("cells")) cells_[cell.at("name").get<std::string>()] = cell;
     } catch (const nlohmann::json::exception&) {
-      fail(path_, ": not a result of bench serve; move it away");
+      fail(path_, ": not a result of replayssm-bench serve; move it away");
     }
   }
 
@@ -74,7 +74,7 @@ class ServeResults {
     nlohmann::json cell = {{"name", name}, {"run", runs_.size() - 1}};
     cell.update(result);
     cells_[name] = cell;
-    nlohmann::json out = {{"source_hash", bench::kSourceHash}, {"model", model_}, {"runs", runs_}};
+    nlohmann::json out = {{"source_hash", kSourceHash}, {"model", model_}, {"runs", runs_}};
     out["cells"] = nlohmann::json::array();
     for (const auto& [key, value] : cells_.items()) out["cells"].push_back(value);
     const std::string part = path_ + ".part";
@@ -99,7 +99,7 @@ StateWay parse_way(const std::string& text) {
     if (text == state_way_name(way)) return way;
     known += concat(known.empty() ? "" : ", ", state_way_name(way));
   }
-  throw UsageError(concat("--mode: ", text, " is none of ", known));
+  throw cli::UsageError(concat("--mode: ", text, " is none of ", known));
 }
 
 // plain is a window of one token's way, the others of the baselines are not.
@@ -110,14 +110,14 @@ bool belongs(StateWay way, int window) {
 std::vector<ServeCell> asked_cells(const BenchServeCudaFlags& flags) {
   std::vector<ServeCell> cells;
   for (const int batch : flags.batches) {
-    if (batch < 1 || batch > 4096) throw UsageError("--batch: must be 1..4096");
+    if (batch < 1 || batch > 4096) throw cli::UsageError("--batch: must be 1..4096");
     for (const int window : flags.windows) {
-      if (window < 1 || window > 16) throw UsageError("--window: must be 1..16");
+      if (window < 1 || window > 16) throw cli::UsageError("--window: must be 1..16");
       const double accepted = window <= 2 ? window : std::min<double>(flags.accepted, window);
       for (const auto& mode : flags.modes) {
         const StateWay way = parse_way(mode);
         for (const auto& checkpoint : flags.checkpoints) {
-          const DType dtype = parse_dtype("--checkpoint", checkpoint, true);
+          const DType dtype = cli::parse_dtype("--checkpoint", checkpoint, true);
           const bool baseline = way != StateWay::kReplay;
           if (!belongs(way, window) || (baseline && dtype == DType::kI8)) continue;
           cells.push_back({way, dtype, window, accepted, batch, flags.context});
@@ -219,22 +219,22 @@ void print(const std::string& name, const nlohmann::json& r) {
 
 void run_bench_serve_cuda(const BenchServeCudaFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
-  if (flags.accepted < 1 || flags.accepted > 16) throw UsageError("--accept: must be 1..16");
+  if (flags.accepted < 1 || flags.accepted > 16) throw cli::UsageError("--accept: must be 1..16");
   if (flags.context < 128 || flags.context > 1 << 20) {
-    throw UsageError("--context: must be 128..1048576");
+    throw cli::UsageError("--context: must be 128..1048576");
   }
-  if (flags.steps < 1 || flags.steps > 100000) throw UsageError("--steps: must be 1..100000");
+  if (flags.steps < 1 || flags.steps > 100000) throw cli::UsageError("--steps: must be 1..100000");
   if (flags.folder.empty() == flags.config.empty()) {
-    throw UsageError("--config with --dummy-weights, or -m: one of the two");
+    throw cli::UsageError("--config with --dummy-weights, or -m: one of the two");
   }
   if (flags.dummy_weights == flags.config.empty()) {
-    throw UsageError("--dummy-weights: goes with --config, and --config with it");
+    throw cli::UsageError("--dummy-weights: goes with --config, and --config with it");
   }
   if (flags.weights != "bf16" && flags.weights != "fp8") {
-    throw UsageError(concat("--weights ", flags.weights, ": must be bf16 or fp8"));
+    throw cli::UsageError(concat("--weights ", flags.weights, ": must be bf16 or fp8"));
   }
   if (flags.weights == "fp8" && flags.config.empty()) {
-    throw UsageError("--weights fp8: with --config only, the weights being dummies");
+    throw cli::UsageError("--weights fp8: with --config only, the weights being dummies");
   }
   const std::string date = date_text();
   ServeModel model;
@@ -275,4 +275,4 @@ void run_bench_serve_cuda(const BenchServeCudaFlags& flags) {
   if (n_failed > 0) fail("CUDA: ", n_failed, " cells failed");
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

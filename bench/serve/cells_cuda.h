@@ -1,5 +1,5 @@
-// One cell of `bench serve --device cuda`: steady decoding of many sequences at a given rate of
-// acceptance, with contexts that stand in for real ones.
+// One cell of `replayssm-bench serve --device cuda`: steady decoding of many sequences at a given
+// rate of acceptance, with contexts that stand in for real ones.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "model/state_way.h"
 #include "replay/types.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 
 struct ServeCell {
   StateWay way = StateWay::kReplay;
@@ -43,4 +43,4 @@ struct CellLength {
 nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
                             const CellLength& length, bool exact);
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

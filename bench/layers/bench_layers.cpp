@@ -1,22 +1,22 @@
-// replayssm bench: recurrent layers at published geometries and a whole model, state handled
-// plainly, with snapshots and by replay. A table on stdout, progress on stderr, JSON to a file.
+// State handled plainly, with snapshots and by replay. A table on stdout, progress on stderr, JSON
+// to a file.
+#include "bench/layers/bench_layers.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_layer.h"
-#include "cli/bench_serve.h"
-#include "cli/bench_simulate.h"
+#include "bench/layers/time_layer.h"
 #include "cli/common.h"
 #include "runtime/runner.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 namespace {
 
 struct BenchFlags {
-  ModelFlags model;
+  cli::ModelFlags model;
   std::string what = "all";
   std::vector<int> batches = {1, 8, 64};
   std::vector<int> windows = {1, 4, 8};
@@ -161,14 +161,14 @@ nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context)
 
 void run(const BenchFlags& flags) {
   if (flags.what != "layers" && flags.what != "model" && flags.what != "all") {
-    throw UsageError(
-        concat("bench ", flags.what, ": must be layers, model, all, serve or simulate"));
+    throw cli::UsageError(
+        concat("what ", flags.what, ": must be layers, model, all, serve or simulate"));
   }
   for (const int batch : flags.batches) {
-    if (batch < 1 || batch > 4096) throw UsageError("--batch: must be 1..4096");
+    if (batch < 1 || batch > 4096) throw cli::UsageError("--batch: must be 1..4096");
   }
   for (const int window : flags.windows) {
-    if (window < 1) throw UsageError("--window: must be 1 or more");
+    if (window < 1) throw cli::UsageError("--window: must be 1 or more");
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
   // What cannot be read or written is refused now, not after minutes of timing.
@@ -204,22 +204,19 @@ void run(const BenchFlags& flags) {
 
 }  // namespace
 
-void add_bench(CLI::App& app) {
+void add_layers(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* verb = app.add_subcommand("bench", "time layers and a model by state mode");
-  verb->add_option("what", flags->what, "layers, model or all")->capture_default_str();
-  flags->model.add_folder(*verb);
-  verb->add_option("--grid", flags->model.interval, "B, tokens between checkpoints")
+  app.add_option("what", flags->what, "layers, model or all")->capture_default_str();
+  flags->model.add_folder(app);
+  app.add_option("--grid", flags->model.interval, "B, tokens between checkpoints")
       ->capture_default_str();
-  verb->add_option("--batch", flags->batches, "batch sizes")->delimiter(',')->capture_default_str();
-  verb->add_option("--window", flags->windows, "windows T")->delimiter(',')->capture_default_str();
-  verb->add_option("--json", flags->json, "also write the figures to this file");
-  flags->model.add_threads(*verb);
-  add_bench_serve(*verb);
-  add_bench_simulate(*verb);
-  verb->callback([flags, verb] {
-    if (verb->get_subcommands().empty()) run(*flags);
+  app.add_option("--batch", flags->batches, "batch sizes")->delimiter(',')->capture_default_str();
+  app.add_option("--window", flags->windows, "windows T")->delimiter(',')->capture_default_str();
+  app.add_option("--json", flags->json, "also write the figures to this file");
+  flags->model.add_threads(app);
+  app.callback([flags, &app] {
+    if (app.get_subcommands().empty()) run(*flags);
   });
 }
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench

@@ -7,7 +7,7 @@
 #include "core/thread_pool.h"
 #include "replay/kernels.h"
 
-namespace replayssm::cli {
+namespace replayssm::bench {
 
 // A layer of a published model (docs/benchmarks.md names the source).
 struct LayerGeometry {
@@ -40,4 +40,4 @@ LayerTiming time_layer(const LayerCase& layer_case, ThreadPool& pool);
 // Bytes per second of reading a buffer far larger than the caches, all threads, best of several.
 double measure_read_bandwidth(ThreadPool& pool);
 
-}  // namespace replayssm::cli
+}  // namespace replayssm::bench
