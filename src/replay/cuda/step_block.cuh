@@ -711,20 +711,17 @@ class StepBlock {
     return 2 * c() == g() ? 0x3c00u : 2 * c() + 1 == g() ? 0x3c000000u : 0;
   }
 
-  // int8: units of the lane's two rows in a product, see int8_units().
-  struct Int8Units {
-    float unit[2], wanted[2];
-    uint32_t above[2];
-    float start[4];
-  };
+  // Parts of fold_int8().
   static constexpr int kInt8ChunkBytes =
       512 * T::kTileProducts;  // from chunk to chunk of a product
   __device__ void int8_units(const WeightedValues weighted, float decay, const float* row_scale,
-                             bool first, Int8Units& u, float factor[2]) const;
+                             bool first, float wanted[2], float unit[2], float factor[2],
+                             uint32_t above[2], float start[4]) const;
   __device__ void int8_sums(uint32_t keys, uint32_t one, const uint8_t* chunks,
-                            const FoldOperand parts, const Int8Units& u, uint32_t x[T::kSteps][4],
-                            float largest[2]) const;
-  __device__ bool int8_retry(bool first, const float largest[2], Int8Units& u) const;
+                            const FoldOperand parts, const uint32_t above[2], const float start[4],
+                            uint32_t x[T::kSteps][4], float largest[2]) const;
+  __device__ bool int8_retry(bool first, const float largest[2], const float unit[2],
+                             const uint32_t above[2], float wanted[2]) const;
   __device__ void fold_int8(uint32_t keys, int base, int m, uint8_t* slot, float* scales);
 
   __device__ void count_saturated(int n) const {

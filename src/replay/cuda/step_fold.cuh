@@ -270,7 +270,9 @@ __device__ float StepBlock<T>::interval_decay(int base, int m) const {
 template <typename T>
 __device__ __forceinline__ void StepBlock<T>::int8_units(const WeightedValues weighted, float decay,
                                                          const float* row_scale, bool first,
-                                                         Int8Units& u, float factor[2]) const {
+                                                         float wanted[2], float unit[2],
+                                                         float factor[2], uint32_t above[2],
+                                                         float start[4]) const {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float old = decay * row_scale[half];
@@ -284,29 +286,28 @@ __device__ __forceinline__ void StepBlock<T>::int8_units(const WeightedValues we
     for (int step = 1; step < 4; step *= 2) {
       most = fmaxf(most, __shfl_xor_sync(kFull, most, step));
     }
-    if (first) u.wanted[half] = fmaxf(most * 0x1p-7f, 0x1p-110f);
+    if (first) wanted[half] = fmaxf(most * 0x1p-7f, 0x1p-110f);
     // The range that fp16 allows. Old bytes that would need more are nothing beside the new values.
-    const float ratio = fminf(fmaxf(u.wanted[half] * reciprocal(old), 0x1p-6f), 0x1p23f);
+    const float ratio = fminf(fmaxf(wanted[half] * reciprocal(old), 0x1p-6f), 0x1p23f);
     const uint32_t power = (__float_as_uint(ratio) & 0x7f800000u) + 0x00800000u;
-    u.unit[half] = fmaxf(old * __uint_as_float(power), u.wanted[half]);
-    factor[half] = reciprocal(u.unit[half]);
-    u.above[half] = 0x64646464u - ((power >> 23) - 127u) * 0x04040404u;
+    unit[half] = fmaxf(old * __uint_as_float(power), wanted[half]);
+    factor[half] = reciprocal(unit[half]);
+    above[half] = 0x64646464u - ((power >> 23) - 127u) * 0x04040404u;
     const float zero = -1152.0f * __uint_as_float(0x7f000000u - power);
     // Two equal numbers that the compiler takes for different ones: otherwise it would copy one
     // register into two for every product.
-    u.start[2 * half] = fmaf(old, 0.0f, zero);
-    u.start[2 * half + 1] = fmaf(-old, 0.0f, zero);
+    start[2 * half] = fmaf(old, 0.0f, zero);
+    start[2 * half + 1] = fmaf(-old, 0.0f, zero);
   }
 }
 
 // The folded rows in units, as fp16: x[step] = {row g, row g+8} of the step's first eight keys,
 // then of its second eight. one: unit_columns(). largest: magnitude over all keys, per row.
 template <typename T>
-__device__ __forceinline__ void StepBlock<T>::int8_sums(uint32_t keys, uint32_t one,
-                                                        const uint8_t* chunks,
-                                                        const FoldOperand parts, const Int8Units& u,
-                                                        uint32_t x[T::kSteps][4],
-                                                        float largest[2]) const {
+__device__ __forceinline__ void StepBlock<T>::int8_sums(
+    uint32_t keys, uint32_t one, const uint8_t* chunks, const FoldOperand parts,
+    const uint32_t above[2], const float start[4], uint32_t x[T::kSteps][4],
+    float largest[2]) const {
   uint32_t top[2];
 #pragma unroll
   for (int step = 0; step < T::kSteps; ++step) {
@@ -315,8 +316,8 @@ __device__ __forceinline__ void StepBlock<T>::int8_sums(uint32_t keys, uint32_t 
     float d[8];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      unit_product(d + 4 * n, __byte_perm(word[n], u.above[0], 0x4140),
-                   __byte_perm(word[n], u.above[1], 0x4342), one, u.start);
+      unit_product(d + 4 * n, __byte_perm(word[n], above[0], 0x4140),
+                   __byte_perm(word[n], above[1], 0x4342), one, start);
     }
     if constexpr (T::kKda) {
       float keys_decay[4];
@@ -343,19 +344,21 @@ __device__ __forceinline__ void StepBlock<T>::int8_sums(uint32_t keys, uint32_t 
 }
 
 // True if a row of the warp overflowed fp16 or lost its precision, so that the sums have to be
-// taken again with the unit in u.wanted. Mamba-2's keys may have any size: as often as needed. The
+// taken again with the units in `wanted`. Mamba-2's keys may have any size: as often as needed. The
 // others' keys are below one: at most once.
 template <typename T>
 __device__ __forceinline__ bool StepBlock<T>::int8_retry(bool first, const float largest[2],
-                                                         Int8Units& u) const {
+                                                         const float unit[2],
+                                                         const uint32_t above[2],
+                                                         float wanted[2]) const {
   bool again = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool up = T::kMamba && largest[half] == INFINITY && u.unit[half] < 0x1p100f;
-    const bool down = largest[half] < 0x1p-8f && u.unit[half] > 0x1p-100f &&
-                      (T::kMamba ? u.above[half] < 0x78787878u : first);
+    const bool up = T::kMamba && largest[half] == INFINITY && unit[half] < 0x1p100f;
+    const bool down = largest[half] < 0x1p-8f && unit[half] > 0x1p-100f &&
+                      (T::kMamba ? above[half] < 0x78787878u : first);
     if (up || down) again = true;
-    u.wanted[half] = u.unit[half] * (up ? 0x1p12f : down ? T::kMamba ? 0x1p-12f : 0x1p-8f : 1.0f);
+    wanted[half] = unit[half] * (up ? 0x1p12f : down ? T::kMamba ? 0x1p-12f : 0x1p-8f : 1.0f);
   }
   return __any_sync(kFull, again);
 }
@@ -373,19 +376,20 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, uint8_t*
   const float decay = interval_decay(base, m);
   const uint32_t one = unit_columns();
   uint32_t x[T::kSteps][4];
-  Int8Units u;
-  float largest[2];
+  float unit[2], largest[2], wanted[2];
   for (bool first = true;; first = false) {
     FoldOperand parts;  // in units
+    uint32_t above[2];
+    float start[4];
     {
       WeightedValues weighted;
       weighted_values(base, m, weighted);
       float factor[2];
-      int8_units(weighted, decay, row_scale, first, u, factor);
+      int8_units(weighted, decay, row_scale, first, wanted, unit, factor, above, start);
       fold_operand(weighted, factor, parts);
     }
-    int8_sums(keys, one, chunks, parts, u, x, largest);
-    if (!int8_retry(first, largest, u)) break;
+    int8_sums(keys, one, chunks, parts, above, start, x, largest);
+    if (!int8_retry(first, largest, unit, above, wanted)) break;
   }
   __half2 inverse[2];
   float scale[2];
@@ -393,10 +397,10 @@ __device__ void StepBlock<T>::fold_int8(uint32_t keys, int base, int m, uint8_t*
   for (int half = 0; half < 2; ++half) {
     // As on the CPU: a scale has seventeen significant bits, so that q * scale is exact in fp32 and
     // the row so given has the same scale again. Zero below 2^-100; NaN if the row is not finite.
-    const bool zero = largest[half] * u.unit[half] < 0x1p-100f;
+    const bool zero = largest[half] * unit[half] < 0x1p-100f;
     const float steps = min_nan(127.0f * reciprocal(largest[half]), 65504.0f);  // per unit
     const __half quanta = __float2half_rn(zero ? 0.0f : steps);
-    const float full = u.unit[half] * reciprocal(__half2float(quanta));
+    const float full = unit[half] * reciprocal(__half2float(quanta));
     const float split = full * 129.0f;
     scale[half] = zero ? 0.0f : split - (split - full);
     inverse[half] = __half2half2(quanta);
