@@ -27,7 +27,7 @@ struct Grid {
   }
 };
 
-// All that a sequence is, beside the bytes in its slots: n committed tokens and the position c of
+// The bookkeeping of a sequence, all of it: n committed tokens and the position c of
 // its stored checkpoint (g(n) or g(n) - B). c = 0 means the zero state: no slot is read.
 struct SequenceState {
   int64_t n = 0;

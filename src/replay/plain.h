@@ -14,8 +14,8 @@ namespace replayssm {
 
 struct PlainArgs {
   StepArgs base;
-  // [n_rows, write_slots_stride]: the slot that takes the state after each token of the window; -1:
-  // not written (a prefill's tokens but the last). Token 0 may write to the row's read_slot.
+  // [n_rows, write_slots_stride]: the slot that receives the state after each token of the window;
+  // -1: not written (a prefill's tokens but the last). Token 0 may write to the row's read_slot.
   const int32_t* write_slots = nullptr;
   int32_t write_slots_stride = 0;
 };

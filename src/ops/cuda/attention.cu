@@ -195,6 +195,7 @@ class Block {
       barrier_fence();
     }
     __syncthreads();
+    // Warp 0 fetches for the block. Three units fill the ring; attend() fetches the others.
     if (warp_ == 0) {
       fetch_pages(first_tile_ / kLaneTiles);
       fetch_unit(0);
@@ -207,11 +208,11 @@ class Block {
       part.clear();
       const int end = min(end_tile_, (tile / kSegmentTiles + 1) * kSegmentTiles);
       for (; tile < end; ++tile) attend(tile, part);
-      if (params_.parts != nullptr) {
+      if (params_.parts != nullptr) {  // split: this block has one segment
         write_part(part);
         return;
       }
-      if (tile <= kSegmentTiles) {
+      if (tile <= kSegmentTiles) {  // the first segment
         total.set(part);
       } else {
         total.fold(part);
@@ -223,9 +224,10 @@ class Block {
  private:
   // Finds this block's rows, kv head and tiles; false if there are none.
   __device__ bool place() {
+    // blockIdx.x = ((row * n_splits + segment) * n_kv_heads + head) * n_blocks + block
     const AttentionRowsCuda& rows = params_.rows;
     int64_t i = blockIdx.x;
-    const int64_t block = params_.n_blocks - 1 - i % params_.n_blocks;  // the longest windows first
+    const int64_t block = params_.n_blocks - 1 - i % params_.n_blocks;  // most positions first
     i /= params_.n_blocks;
     head_ = static_cast<int>(i % params_.kv.n_kv_heads);
     i /= params_.kv.n_kv_heads;
@@ -241,6 +243,7 @@ class Block {
     first_position_ = start_ + first;
     last_position_ = start_ + last;
     pages_ = rows.pages + row * rows.pages_stride;
+    // Causal: tiles past the block's last position are not visited.
     const int tiles = last_position_ / kTilePositions + 1;
     first_tile_ = 0;
     end_tile_ = tiles;
@@ -309,6 +312,8 @@ class Block {
       page_ = next_page_;
       next_page_ = page_of(group_ + 1);
     }
+    // Pages past the last position are not copied: their part of the buffer keeps old data, which
+    // masks and clear_beyond() keep out.
     constexpr uint32_t kBytes = kKvPage * T::kDim * 2;
     const int first = tile * kTilePages;
     const int n = min(kTilePages, last_position_ / kKvPage + 1 - first);
@@ -335,6 +340,7 @@ class Block {
     wait_unit(unit);
     float score[T::kM][T::kS][4];
     scores(unit, score);
+    // True if the block's first row does not see the whole tile.
     const bool masked = base + kTilePositions - 1 > first_position_;
     scale(base, masked, score);
     __syncthreads();  // (b)
@@ -369,6 +375,8 @@ class Block {
         for (int i = 0; i < 4; ++i) score[m][s][i] = 0.0f;
       }
     }
+    // 32 dims per turn, two k16 products. b: k of eight positions [8 x 32]; a: q of 16 rows [16 x
+    // 16]. A score is one sum over the dims in order.
 #pragma unroll 4
     for (int k = 0; k < T::kDim / 32; ++k) {
       uint32_t b[T::kS][4];
@@ -414,6 +422,7 @@ class Block {
             most = fmaxf(most, x);
           }
         }
+        // Over the four lanes that share the row.
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
         if (lane_ % 4 == 0) as_floats(shared_.most[row])[warp_] = most;
@@ -435,6 +444,7 @@ class Block {
           const float4 four = shared_.most[row][w];
           most = fmaxf(most, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)));
         }
+        // A row that has seen nothing yet: all weights are 2^-inf = 0, not NaN.
         const float from = most == -INFINITY ? 0.0f : most;
         shrink[m][h] = exp2_fast(part.most[m][h] - from);
         part.most[m][h] = most;
@@ -500,6 +510,8 @@ class Block {
     const int lane = anew(lane_);
     const uint32_t weights = shared_address(shared_.weight);
     const uint32_t values = shared_address(shared_.unit[unit % 3]);
+    // 32 positions per turn. a: weights [16 rows x 32]; b: v [32 x 8 columns]. Order of a sum:
+    // positions in order, after one multiplication by shrink.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t a[T::kM][2][4];
@@ -548,7 +560,7 @@ class Block {
     float out[4] = {value[0], value[1], value[2], value[3]};
     for (int token = first; token <= last; ++token) {
       float sum[4] = {value[0], value[1], value[2], value[3]};
-      // A lane's b holds positions 2 (lane % 4) and the next, and those + 8, 16 and 24.
+      // Each lane's b holds positions 2 (lane % 4) and the next, and those + 8, 16 and 24.
       const int seen = start_ + token - base - 2 * (lane_ % 4);
       const auto keep = [&](uint32_t bits, int position) {
         return position + 1 <= seen ? bits : position <= seen ? bits & 0xffffu : 0u;

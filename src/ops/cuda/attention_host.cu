@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
   float most = -INFINITY, sum = 0.0f;
   for (int64_t base = 0; base < n; base += kPlainTile) {
     const int count = static_cast<int>(min(int64_t{kPlainTile}, n - base));
-    __syncthreads();  // the scores before have been read; the query is there
+    __syncthreads();  // the previous scores have been read; the query is complete
     for (int j = warp; j < count; j += kThreads / 32) {
       const int64_t position = base + j;
       const char* const keys = kv.keys(pages[position / kKvPage], kv_head);

@@ -34,7 +34,7 @@ __device__ __forceinline__ void put(const Args& args, int64_t row, int64_t out, 
 }
 
 constexpr int kRowThreads = 256;
-constexpr int kStride = 32 * 8;  // elements that a warp takes at once
+constexpr int kStride = 32 * 8;  // elements that a warp handles at once
 
 // Read once: does not stay in the caches.
 __device__ __forceinline__ uint4 stream_16(const void* p) {

@@ -20,7 +20,7 @@ __device__ Candidate better(Candidate a, Candidate b) {
   if (b.value > a.value) return b;
   return a.index < b.index ? a : b;
 }
-constexpr int32_t kNone = 1 << 30;
+constexpr int32_t kNone = 1 << 30;  // larger than any index
 
 // The best of a warp, in all lanes.
 __device__ Candidate warp_best(Candidate x) {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
   __syncwarp();
   if (router.n_groups > 1) keep_best_groups(router, values, sums);
   for (int e = lane; e < n; e += 32) keys[e] = key_of(values[e]);
-  Key mine = best_key(keys, n);
+  Key mine = best_key(keys, n);  // this lane's best
   for (int i = 0; i < router.top_k; ++i) {
     const int32_t best = warp_best(mine);
     if (best % 32 == lane) {
@@ -196,16 +196,19 @@ __global__ void __launch_bounds__(kThreads)
     atomicAdd(&count[four.w], 1);
   }
   if (const int64_t i = 4 * n_fours + threadIdx.x; i < n) atomicAdd(&count[experts[i]], 1);
-  __syncthreads();
+  __syncthreads();  // counts are complete
   const int32_t e =
       static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int32_t>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (e > n_experts) return;
+  // first[e]: choices of all experts before e.
   int32_t at = 0;
   for (int32_t other = lane; other < e; other += 32) at += count[other];
   at = __reduce_add_sync(~0u, at);
   if (lane == 0) first[e] = at;
   if (e == n_experts || count[e] == 0) return;
+  // Numbers the expert's choices in order: a ballot per element gives each lane the count before
+  // it.
   const uint32_t before = (1u << lane) - 1;
 #pragma unroll 4
   for (int64_t i = lane; i - lane < n_fours; i += 32) {

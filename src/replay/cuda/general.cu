@@ -32,7 +32,7 @@ struct Sizes {
   }
 };
 
-// Out of line: a dozen copies would take a quarter of a minute to compile.
+// Not inlined: a dozen copies would take a quarter of a minute to compile.
 __device__ __noinline__ double exponential(double x) { return exp(x); }
 __device__ double softplus(double x) { return x > 20.0 ? x : log1p(exponential(x)); }
 __device__ double sigmoid(double x) { return 1.0 / (1.0 + exponential(-x)); }

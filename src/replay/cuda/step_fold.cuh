@@ -132,7 +132,8 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOpe
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       const int m = first + i;
-      // {row g: keys 2c, 2c+1; row g+8}, then keys 2c+8, 2c+9
+      // old, d: {row g: keys 2c, 2c+1; row g+8: the same}, then keys 2c+8 and 2c+9. Each dtype's
+      // chunk (tile.h) is brought into this order and back.
       float old[8], d[8] = {};
       if constexpr (T::kCheckpoint == DType::kF32) {
 #pragma unroll
@@ -194,6 +195,7 @@ __device__ void StepBlock<T>::fold_group(uint32_t keys, int first, const FoldOpe
       }
     }
   }
+  // Saturated values are counted in a second pass over the chunks, and only if there are any.
   if constexpr (T::kCheckpoint == DType::kF16) {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
@@ -236,6 +238,7 @@ __device__ void StepBlock<T>::fold(int base, bool pending) {
 #pragma unroll 1
     for (int m = 0; m < kMs; ++m) fold_int8(keys, base, m, slot, scales);
   } else {
+    // Two products at a time: their loads and sums overlap, and registers still suffice.
     constexpr int kGroup = kMs % 2 == 1 ? 1 : 2;
 #pragma unroll
     for (int first = 0; first < kMs; first += kGroup) {

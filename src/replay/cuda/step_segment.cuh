@@ -12,6 +12,8 @@ namespace replayssm::cuda {
 template <typename T>
 __device__ void StepBlock<T>::scores(int base, float key[2 * kGroups][2],
                                      float query[2 * kGroups][2]) const {
+  // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8. Ring keys: matrices {slots
+  // 0..7, 8..15} x {first, second eight key dims} of a group; columns: {keys, queries} likewise.
   const int lane = threadIdx.x % 32;
   const int column = T::kSingle ? 0 : lane % 8, matrix = lane / 8;
   uint32_t keys[kGroups];
@@ -38,6 +40,7 @@ __device__ void StepBlock<T>::scores(int base, float key[2 * kGroups][2],
       }
     }
   }
+  // Rows 0..7 of d are the keys' scores, rows 8..15 the queries'.
 #pragma unroll
   for (int j = 0; j < 2 * kGroups; ++j) {
 #pragma unroll
@@ -241,6 +244,8 @@ __device__ void StepBlock<T>::load_slots(int n, SlotValues u) const {
       for (int m = 0; m < kMs; ++m) x[i][m] = 0;
       if (slot < n) read_rows(s_.values[interval_row(base_) + slot], x[i]);
     }
+    // A word of a ring row holds the lane's two state rows; a word of the operand holds two slots
+    // of one row. So the words of two slots are exchanged by halves.
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
 #pragma unroll
@@ -273,6 +278,7 @@ __device__ void StepBlock<T>::substitute_one(const bool holds[2 * kGroups],
       const uint32_t* a = u[m][group];
       mma_f16(d, a[0], a[1], a[2], a[3], weights[group].x, weights[group].y);
     }
+    // Rounded to the ring's dtype before it enters any sum (saturating, rows g and g+8).
     const uint32_t x = pack_half_finite(d[kColumn], d[2 + kColumn]);
     constexpr uint32_t kLow = kOdd ? 0x5410 : 0x3254, kHigh = kOdd ? 0x7610 : 0x3276;
 #pragma unroll
@@ -292,6 +298,8 @@ template <typename T>
 __device__ void StepBlock<T>::substitute(int from, int to, const Products& constant,
                                          const uint4 weights[kGroups], SlotValues u,
                                          uint32_t mine[2][kMs]) const {
+  // A register of the operand holds an even slot and the odd one after it, so tokens are taken in
+  // pairs: the lane that holds a pair is found once.
   bool holds[2 * kGroups];
   const auto look = [&](int slot) {
     const bool own = c() == slot % 8 / 2;
@@ -355,7 +363,7 @@ __device__ void StepBlock<T>::outputs_apart(int from, int to,
     const int column = T::kSingle ? 0 : position & (kColumns - 1);
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
-      uint32_t seen[kGroups][4];
+      uint32_t seen[kGroups][4];  // u with the slots after `own` cleared
 #pragma unroll
       for (int i = 0; i < 4 * kGroups; ++i) {
         const int slot = 2 * c() + i / 2 * 8;
@@ -429,6 +437,8 @@ __device__ void StepBlock<T>::weigh_mamba(int base, int head, uint4 weights[kGro
   float score[2 * kGroups][2];
   scores(base, score);
   const int p = parity(base);
+  // own: the column's token as a slot of this interval. For a token of another interval it is
+  // outside [0, kSlots); segment() does not use such a column.
   float2 own_decay[2];
   float factor[2];
   int own[2];
@@ -451,6 +461,8 @@ __device__ void StepBlock<T>::weigh_mamba(int base, int head, uint4 weights[kGro
       w[e] = exp_fast((own_decay[e].x - decay.x) + (own_decay[e].y - decay.y)) * dt;
       w[e] = slot <= own[e] ? w[e] * factor[e] * score[j][e] : 0.0f;
     }
+    // [slots x columns] as computed is transposed to the operand; the second part keeps what bf16
+    // lost of the first.
     const uint32_t bits = pack_bf16(w[0], w[1]);
     const float2 top = unpack_bf16(bits);
     first[j] = transposed(bits);
@@ -570,7 +582,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
   Products d;
   products(d);
   if constexpr (T::kPersistent) {
-    if (to == end_) release_state();
+    if (to == end_) release_state();  // nothing reads the state after the window's last products
   }
   if constexpr (T::kShare) {
     if (!weights_ready_) sync();
@@ -599,6 +611,7 @@ __device__ void StepBlock<T>::segment(int from, int to) {
   }
   store_values(position, valid, mine);
   __syncwarp();  // publishes the shared rows within the warp
+  // GDN and KDA have u complete in registers; Mamba-2 loads x of the window with the ring's.
   if constexpr (T::kMamba) load_slots(to - base_, u);
 
   if (watch(valid, mine)) {
