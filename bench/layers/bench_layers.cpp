@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/baselines/plain_device.h"
 #include "bench/layers/time_layer.h"
 #include "cli/common.h"
 #include "runtime/runner.h"
@@ -34,16 +35,16 @@ double now_seconds() {
 void progress(const std::string& text) { std::fprintf(stderr, "bench: %s\n", text.c_str()); }
 
 struct Variant {
-  BenchState mode;
+  StateMethod mode;
   DType dtype;
 };
 
 std::vector<Variant> variants(int window) {
-  return {{window == 1 ? BenchState::kPlain : BenchState::kSnapshots, DType::kF32},
-          {window == 1 ? BenchState::kPlain : BenchState::kSnapshots, DType::kF16},
-          {BenchState::kReplay, DType::kF32},
-          {BenchState::kReplay, DType::kF16},
-          {BenchState::kReplay, DType::kI8}};
+  return {{window == 1 ? StateMethod::kPlain : StateMethod::kSnapshots, DType::kF32},
+          {window == 1 ? StateMethod::kPlain : StateMethod::kSnapshots, DType::kF16},
+          {StateMethod::kReplay, DType::kF32},
+          {StateMethod::kReplay, DType::kF16},
+          {StateMethod::kReplay, DType::kI8}};
 }
 
 nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double bandwidth) {
@@ -62,7 +63,7 @@ nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double ba
           if (base == 0) base = t.us;
           const double rate = t.must_move / t.us * 1e6;
           std::printf("%-27s %5d %2d  %-9s %-5s %9.0f %8.1f %7.0f%% %7.2fx\n",
-                      geometry.name.c_str(), batch, window, bench_state_name(variant.mode),
+                      geometry.name.c_str(), batch, window, state_method_name(variant.mode),
                       dtype_name(variant.dtype), t.us, rate / 1e9, 100 * rate / bandwidth,
                       base / t.us);
           std::fflush(stdout);
@@ -70,7 +71,7 @@ nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double ba
                          {"batch", batch},
                          {"window", window},
                          {"accepted", accepted_of(window)},
-                         {"state", bench_state_name(variant.mode)},
+                         {"state", state_method_name(variant.mode)},
                          {"dtype", dtype_name(variant.dtype)},
                          {"grid", flags.model.interval},
                          {"us", t.us},
@@ -85,7 +86,7 @@ nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double ba
 }
 
 // Median milliseconds of a decode step of `batch` sequences with windows of T.
-double time_model(const std::shared_ptr<const Model>& model, const ops::Context& context, int batch,
+double time_model(const std::shared_ptr<const Model>& model, const Device& device, int batch,
                   int window) {
   constexpr int64_t kPrompt = 64;
   constexpr int kSteps = 48;
@@ -95,7 +96,7 @@ double time_model(const std::shared_ptr<const Model>& model, const ops::Context&
   limits.max_positions = kPrompt + int64_t{kSteps + 1} * window;
   limits.max_tokens = std::max<int64_t>(kPrompt, int64_t{batch} * window);
   limits.max_logits = int64_t{batch} * window;
-  Runner runner(model, context, limits);
+  Runner runner(model, device, limits);
   std::vector<int32_t> prompt, ids;
   for (int i = 0; i < kPrompt; ++i) {
     prompt.push_back(static_cast<int32_t>((i * 37 + 11) % model->spec().vocab));
@@ -135,20 +136,21 @@ nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context)
       for (const Variant& variant : variants(window)) {
         ModelOptions options = flags.model.options(window, "--window");
         options.checkpoint = variant.dtype;
-        options.state =
-            variant.mode == BenchState::kReplay ? StateMode::kReplay : StateMode::kPlain;
         const auto model = Model::load(folder, options);
-        const double ms = time_model(model, context, batch, window);
+        const auto device =
+            variant.mode == StateMethod::kReplay ? cpu_device(context) : plain_device(context);
+        const double ms = time_model(model, *device, batch, window);
         if (base == 0) base = ms;
         const double rate = batch * accepted_of(window) / ms * 1e3;
         std::printf("%5d %2d  %-9s %-5s %9.2f %11.0f %7.2fx\n", batch, window,
-                    bench_state_name(variant.mode), dtype_name(variant.dtype), ms, rate, base / ms);
+                    state_method_name(variant.mode), dtype_name(variant.dtype), ms, rate,
+                    base / ms);
         std::fflush(stdout);
         out.push_back({{"model", folder},
                        {"batch", batch},
                        {"window", window},
                        {"accepted", accepted_of(window)},
-                       {"state", bench_state_name(variant.mode)},
+                       {"state", state_method_name(variant.mode)},
                        {"dtype", dtype_name(variant.dtype)},
                        {"ms", ms},
                        {"tokens_per_second", rate},

@@ -42,7 +42,7 @@ class LayerRun {
     p.activation = DType::kBF16;
     p.ring = g.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
     p.checkpoint = case_.state;
-    if (case_.mode == BenchState::kReplay) {
+    if (case_.mode == StateMethod::kReplay) {
       const auto result = plan_cpu(p, best_isa());
       if (result.plan == nullptr) fail("bench: ", result.reason);
       replay_ = result.plan;
@@ -100,24 +100,27 @@ class LayerRun {
         case_.window * 2.0 * (2.0 * p.n_heads * p.value_dim + 2.0 * p.n_key_heads * p.key_dim);
     double bytes = 0;
     switch (case_.mode) {
-      case BenchState::kPlain:
+      case StateMethod::kPlain:
         bytes = 2 * state * case_.window;
         break;
-      case BenchState::kSnapshots:
+      case StateMethod::kSnapshots:
         bytes = state * (1 + case_.window);
         break;
-      case BenchState::kReplay:
+      case StateMethod::kReplay:
         bytes = state * (1 + double(case_.accepted) / case_.interval) +
                 row * ((case_.interval - 1) / 2.0 + case_.window);
         break;
+      case StateMethod::kActivationReplay:
+      case StateMethod::kJointAdvance:
+        REPLAYSSM_CHECK(false, "no CPU kernel of ", state_method_name(case_.mode));
     }
     return case_.batch * (bytes + io);
   }
 
  private:
-  int slots_each() const { return case_.mode == BenchState::kSnapshots ? case_.window + 1 : 1; }
+  int slots_each() const { return case_.mode == StateMethod::kSnapshots ? case_.window + 1 : 1; }
   int32_t snapshot_slot(int i, int t) const {
-    if (case_.mode != BenchState::kSnapshots) return i;
+    if (case_.mode != StateMethod::kSnapshots) return i;
     const int base = i * slots_each();
     return base + (sequences_[i].checkpoint_slot - base + 1 + t) % slots_each();
   }
@@ -208,18 +211,6 @@ const std::vector<LayerGeometry>& layer_geometries() {
       {"Kimi-Linear KDA", Family::kKda, 32, 32, 128, 128},
   };
   return geometries;
-}
-
-const char* bench_state_name(BenchState mode) {
-  switch (mode) {
-    case BenchState::kPlain:
-      return "plain";
-    case BenchState::kSnapshots:
-      return "snapshots";
-    case BenchState::kReplay:
-      return "replay";
-  }
-  return "?";
 }
 
 LayerTiming time_layer(const LayerCase& layer_case, ThreadPool& pool) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/state_method.h"
 #include "core/thread_pool.h"
 #include "replay/kernels.h"
 
@@ -17,12 +18,9 @@ struct LayerGeometry {
 };
 const std::vector<LayerGeometry>& layer_geometries();
 
-enum class BenchState { kPlain, kSnapshots, kReplay };
-const char* bench_state_name(BenchState mode);
-
 struct LayerCase {
   LayerGeometry geometry;
-  BenchState mode = BenchState::kReplay;
+  StateMethod mode = StateMethod::kReplay;
   DType state = DType::kF32;  // checkpoint, or plain state
   int interval = 16;
   int batch = 64;

@@ -6,7 +6,8 @@
 
 #include "core/error.h"
 #include "core/text_file.h"
-#include "model/forward.h"
+#include "model/cpu/forward_cpu.h"
+#include "model/cpu/weights_cpu.h"
 #include "model/safetensors.h"
 #include "model/tokenizer/tokenizer.h"
 #include "replay/convert.h"
@@ -49,6 +50,30 @@ void write(const std::string& path, const Problem& p, const StepArgs& args, cons
   write_safetensors(path, tensors);
 }
 
+// The CPU's ops, and a look at the arguments of each recurrence before it runs.
+class RecordingOps : public OpsCpu {
+ public:
+  RecordingOps(EngineCpu& engine, const ForwardBatch& batch, const PassRowsCpu& rows,
+               StatePool& pool, std::vector<Recording>& recordings, std::vector<StepArgs>& seen)
+      : OpsCpu(engine, batch, rows, pool), recordings_(recordings), seen_(seen) {}
+
+  void recurrence(size_t layer, const StepArgs& args) {
+    const Problem& p = engine_.model.recurrent()[layer].problem;
+    Recording& r = recordings_[layer];
+    append(args.query, p.activation, n_tokens(), int64_t{p.n_key_heads} * p.key_dim, r.query);
+    append(args.key, p.activation, n_tokens(), int64_t{p.n_key_heads} * p.key_dim, r.key);
+    append(args.value, p.activation, n_tokens(), int64_t{p.n_heads} * p.value_dim, r.value);
+    append(args.gate, DType::kF32, n_tokens(), p.n_heads, r.gate);
+    if (p.family != Family::kMamba2) append(args.beta, DType::kF32, n_tokens(), p.n_heads, r.beta);
+    seen_[layer] = args;
+    OpsCpu::recurrence(layer, args);
+  }
+
+ private:
+  std::vector<Recording>& recordings_;
+  std::vector<StepArgs>& seen_;
+};
+
 void run(const std::string& folder, const std::string& text_file, const std::string& out,
          const std::vector<size_t>& layers) {
   const auto model = Model::load(folder, {});
@@ -59,39 +84,30 @@ void run(const std::string& folder, const std::string& text_file, const std::str
   ThreadPool pool;
   const ops::Context context(pool);
   const int64_t n_pages = ops::pages_for(n);
-  StatePool state(*model, {1, 1, static_cast<int32_t>(n_pages)});
+  const CpuLayers plans = plan_layers_cpu(*model, context.isa());
+  HostArena memory;
+  StatePool state = take_pool(plans.sizes, {1, 1, static_cast<int32_t>(n_pages)}, memory);
   std::vector<int32_t> pages;
   for (int64_t i = 0; i < n_pages; ++i) pages.push_back(static_cast<int32_t>(i));
-  Forward forward(*model, context, {kChunk, 1, 1});
+  const LoadedWeightsCpu loaded = load_weights_cpu(*model, memory);
+  ForwardCpu forward(*model, plans, loaded.weights, context, {kChunk, 1, 1}, memory);
   std::vector<Recording> recordings(model->recurrent().size());
   std::vector<StepArgs> seen(recordings.size());
-  forward.observe([&](size_t layer, const StepArgs& args, int64_t n_tokens) {
-    const Problem& p = model->recurrent()[layer].plan->problem();
-    Recording& r = recordings[layer];
-    append(args.query, p.activation, n_tokens, int64_t{p.n_key_heads} * p.key_dim, r.query);
-    append(args.key, p.activation, n_tokens, int64_t{p.n_key_heads} * p.key_dim, r.key);
-    append(args.value, p.activation, n_tokens, int64_t{p.n_heads} * p.value_dim, r.value);
-    append(args.gate, DType::kF32, n_tokens, p.n_heads, r.gate);
-    if (p.family != Family::kMamba2) append(args.beta, DType::kF32, n_tokens, p.n_heads, r.beta);
-    seen[layer] = args;
-  });
   SequenceState sequence;
   while (sequence.n < n) {
     const int64_t count = std::min(kChunk, n - sequence.n);
     const Row row{sequence.n, sequence.c, sequence.n, static_cast<int32_t>(count), 0, 0, 0, 0};
-    const ForwardRow forward_row{row, Phase::kSweep, pages.data(), nullptr};
-    forward.run({{&forward_row, 1},
-                 std::span<const int32_t>(ids).subspan(static_cast<size_t>(sequence.n),
-                                                       static_cast<size_t>(count)),
-                 {}},
-                state, nullptr);
+    const ForwardRow forward_row{row, Phase::kSweep, pages.data()};
+    const auto window = std::span<const int32_t>(ids).subspan(static_cast<size_t>(sequence.n),
+                                                              static_cast<size_t>(count));
+    forward.run<RecordingOps>({{&forward_row, 1}, window, {}}, state, recordings, seen);
     REPLAYSSM_CHECK(commit_sweep(model->grid(), row, sequence) == Status::kOk, "position ",
                     sequence.n);
   }
   for (const size_t layer : layers) {
     if (layer >= recordings.size()) fail("layer ", layer, ": the model has ", recordings.size());
     const std::string path = concat(out, "/layer", layer, ".safetensors");
-    write(path, model->recurrent()[layer].plan->problem(), seen[layer], recordings[layer]);
+    write(path, model->recurrent()[layer].problem, seen[layer], recordings[layer]);
     std::printf("%s: %lld tokens\n", path.c_str(), static_cast<long long>(n));
   }
 }

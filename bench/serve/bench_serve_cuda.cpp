@@ -91,20 +91,21 @@ class ServeResults {
   nlohmann::json cells_ = nlohmann::json::object();
 };
 
-StateWay parse_way(const std::string& text) {
-  constexpr StateWay kAll[] = {StateWay::kReplay, StateWay::kPlain, StateWay::kSnapshots,
-                               StateWay::kActivationReplay, StateWay::kJointAdvance};
+StateMethod parse_way(const std::string& text) {
+  constexpr StateMethod kAll[] = {StateMethod::kReplay, StateMethod::kPlain,
+                                  StateMethod::kSnapshots, StateMethod::kActivationReplay,
+                                  StateMethod::kJointAdvance};
   std::string known;
-  for (const StateWay way : kAll) {
-    if (text == state_way_name(way)) return way;
-    known += concat(known.empty() ? "" : ", ", state_way_name(way));
+  for (const StateMethod way : kAll) {
+    if (text == state_method_name(way)) return way;
+    known += concat(known.empty() ? "" : ", ", state_method_name(way));
   }
   throw cli::UsageError(concat("--mode: ", text, " is none of ", known));
 }
 
 // plain is a window of one token's way, the others of the baselines are not.
-bool belongs(StateWay way, int window) {
-  return way == StateWay::kReplay || (way == StateWay::kPlain) == (window == 1);
+bool belongs(StateMethod way, int window) {
+  return way == StateMethod::kReplay || (way == StateMethod::kPlain) == (window == 1);
 }
 
 std::vector<ServeCell> asked_cells(const BenchServeCudaFlags& flags) {
@@ -115,10 +116,10 @@ std::vector<ServeCell> asked_cells(const BenchServeCudaFlags& flags) {
       if (window < 1 || window > 16) throw cli::UsageError("--window: must be 1..16");
       const double accepted = window <= 2 ? window : std::min<double>(flags.accepted, window);
       for (const auto& mode : flags.modes) {
-        const StateWay way = parse_way(mode);
+        const StateMethod way = parse_way(mode);
         for (const auto& checkpoint : flags.checkpoints) {
           const DType dtype = cli::parse_dtype("--checkpoint", checkpoint, true);
-          const bool baseline = way != StateWay::kReplay;
+          const bool baseline = way != StateMethod::kReplay;
           if (!belongs(way, window) || (baseline && dtype == DType::kI8)) continue;
           cells.push_back({way, dtype, window, accepted, batch, flags.context});
         }
@@ -131,10 +132,11 @@ std::vector<ServeCell> asked_cells(const BenchServeCudaFlags& flags) {
 // The targets' main table first, then what the figure by batch needs, in which mixtures of experts
 // have no part.
 std::vector<ServeCell> headline_cells(const ModelSpec& spec) {
-  using enum StateWay;
+  using enum StateMethod;
   using enum DType;
   std::vector<ServeCell> cells;
-  const auto add = [&](int batch, int window, StateWay way, std::initializer_list<DType> dtypes) {
+  const auto add = [&](int batch, int window, StateMethod way,
+                       std::initializer_list<DType> dtypes) {
     for (const DType dtype : dtypes) {
       cells.push_back({way, dtype, window, window == 1 ? 1.0 : 3.0, batch, 1024});
     }

@@ -119,15 +119,15 @@ class SteadyDecode {
         const uint64_t draft = static_cast<uint64_t>(first + t + 7919 * n_steps_) % vocab;
         arrays_.windows.tokens[first + t] = t == 0 ? s.next : static_cast<int32_t>(draft);
       }
-      if (cell_.way != StateWay::kReplay) fill_baseline(i, s);
+      if (cell_.way != StateMethod::kReplay) fill_baseline(i, s);
     }
   }
 
   void fill_baseline(int32_t i, const Sequence& s) {
     const int32_t window = cell_.window;
     const int64_t token = int64_t{i} * window;
-    const bool snapshots = cell_.way == StateWay::kSnapshots;
-    const bool joint = cell_.way == StateWay::kJointAdvance;
+    const bool snapshots = cell_.way == StateMethod::kSnapshots;
+    const bool joint = cell_.way == StateMethod::kJointAdvance;
     const int32_t slot = snapshots ? i * window + s.stood - 1 : i;
     arrays_.state_rows[i] = {slot, joint ? s.stood : 0, joint ? slot : -1, window, token, token};
     for (int32_t t = 0; t < window; ++t) {
@@ -184,7 +184,7 @@ nlohmann::json times_json(const StepTimes& t) {
 
 std::string ServeCell::name() const {
   char text[96];
-  std::snprintf(text, sizeof text, "%s/%s/T%d/A%.1f/B%d/C%d", state_way_name(way),
+  std::snprintf(text, sizeof text, "%s/%s/T%d/A%.1f/B%d/C%d", state_method_name(way),
                 dtype_name(checkpoint), window, accepted, batch, context);
   return text;
 }
@@ -238,7 +238,7 @@ nlohmann::json measure_cell(const ServeModel& model, const ServeCell& cell,
 
   nlohmann::json memory;
   for (const auto& [purpose, bytes] : decode.memory()) memory[purpose] = bytes;
-  return {{"state", state_way_name(cell.way)},
+  return {{"state", state_method_name(cell.way)},
           {"dtype", dtype_name(cell.checkpoint)},
           {"window", cell.window},
           {"accepted", cell.accepted},

@@ -6,14 +6,14 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "bench/state_method.h"
 #include "model/families/family.h"
-#include "model/state_way.h"
 #include "replay/types.h"
 
 namespace replayssm::bench {
 
 struct ServeCell {
-  StateWay way = StateWay::kReplay;
+  StateMethod way = StateMethod::kReplay;
   DType checkpoint = DType::kF16;
   int32_t window = 1;
   double accepted = 1;  // tokens that stand a step, on average: 1 .. window

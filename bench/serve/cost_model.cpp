@@ -17,8 +17,8 @@ constexpr double kMs = 1e3;
 
 // Of the floor, what the state kernels of bench/kernels reach at batch 256.
 double state_rate(const StepWorkload& work) {
-  if (work.state == StateWay::kPlain) return 0.87;
-  if (work.state != StateWay::kReplay) return 0.8;
+  if (work.state == StateMethod::kPlain) return 0.87;
+  if (work.state != StateMethod::kReplay) return 0.8;
   const bool window = work.window > 1;
   switch (work.checkpoint) {
     case DType::kF32:
@@ -127,18 +127,18 @@ class Adder {
     const double inputs = 2 * (2 * keys + values) + 4 * (gates + betas), outputs = 2 * values;
     double bytes = work_.window * (inputs + outputs);
     switch (work_.state) {
-      case StateWay::kReplay:
+      case StateMethod::kReplay:
         bytes += state * (1 + work_.accepted / work_.interval) +
                  ring_row * (work_.interval / 2.0 + work_.window);
         break;
-      case StateWay::kPlain:
-      case StateWay::kSnapshots:
+      case StateMethod::kPlain:
+      case StateMethod::kSnapshots:
         bytes += state * (1 + work_.window);
         break;
-      case StateWay::kActivationReplay:
+      case StateMethod::kActivationReplay:
         bytes += state * 3 + work_.accepted * inputs;
         break;
-      case StateWay::kJointAdvance:
+      case StateMethod::kJointAdvance:
         bytes += state * 2 + work_.accepted * inputs;
         break;
     }

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "bench/state_method.h"
 #include "model/spec.h"
-#include "model/state_way.h"
 #include "replay/types.h"
 
 namespace replayssm::bench {
@@ -15,7 +15,7 @@ struct StepWorkload {
   int32_t window = 1;     // tokens of a row
   double accepted = 1;    // of them, those that stand
   double context = 1024;  // positions before the window
-  StateWay state = StateWay::kReplay;
+  StateMethod state = StateMethod::kReplay;
   DType checkpoint = DType::kF32;
   bool fp8 = false;  // weights of the large products, but for the output head
   int32_t interval = 16;

@@ -16,10 +16,10 @@ constexpr int64_t kReserve = int64_t{2} << 30;  // for the driver, modules and g
 constexpr double kGb = 1e9;
 
 // All but the pages.
-StepArrays carve_step(Carver& carver, const PassShape& shape, StateWay way) {
+StepArrays carve_step(Carver& carver, const PassShape& shape, StateMethod way) {
   StepArrays out = {WindowArrays(carver, shape), nullptr, nullptr, nullptr, nullptr};
   out.stands = carver.take<int32_t>(shape.n_rows());
-  if (way != StateWay::kReplay) {
+  if (way != StateMethod::kReplay) {
     out.state_rows = carver.take<cuda::BaselineRow>(shape.n_rows());
     out.snapshot_slots = carver.take<int32_t>(shape.n_tokens);
   }
@@ -49,7 +49,7 @@ std::string gb(int64_t bytes) {
 
 // What a shape has: its arrays, and its graphs once they are captured.
 struct DecodeCuda::Block {
-  Block(const PassShape& shape, StateWay way)
+  Block(const PassShape& shape, StateMethod way)
       : page_bytes(shape.n_rows() * shape.n_pages * int64_t{sizeof(int32_t)}),
         pages(static_cast<size_t>(page_bytes)) {
     Carver step_count(nullptr), outcome_count(nullptr);
@@ -127,7 +127,7 @@ void DecodeCuda::let_run(uint64_t n_steps) {
 int64_t DecodeCuda::pages_each() const { return ops::pages_for(options_.max_positions); }
 
 int32_t DecodeCuda::slots_each() const {
-  return model_.options.way == StateWay::kSnapshots ? model_.options.max_window : 1;
+  return model_.options.way == StateMethod::kSnapshots ? model_.options.max_window : 1;
 }
 
 // Everything but the weights; called once to count and once to take.
@@ -193,8 +193,8 @@ void DecodeCuda::enqueue(Block& block, StepShape shape, int32_t kept_set, uint32
   if (copies) copy(step_block_, block.step.pinned(), block.step_bytes, cudaMemcpyHostToDevice);
   PassCuda pass = pass_of(sizes, device.windows, page_table_);
   pass.state_rows = device.state_rows;
-  const StateWay way = model_.options.way;
-  if (way == StateWay::kPlain || way == StateWay::kSnapshots) {
+  const StateMethod way = model_.options.way;
+  if (way == StateMethod::kPlain || way == StateMethod::kSnapshots) {
     pass.snapshot_slots = device.snapshot_slots;
   }
   pass.kept_set = kept_set;
@@ -210,7 +210,7 @@ void DecodeCuda::enqueue(Block& block, StepShape shape, int32_t kept_set, uint32
     cuda::force_accepted(shape.rows, device.stands, windows.first_token, out.drawn, out.n_accepted,
                          out.next, stream_.get());
   }
-  if (way == StateWay::kActivationReplay && (parts & kStatePart) != 0) {
+  if (way == StateMethod::kActivationReplay && (parts & kStatePart) != 0) {
     cuda::make_rebuild_rows(shape.rows, device.state_rows, out.n_accepted, out.rebuild,
                             stream_.get());
     forward_->rebuild(*context_, pass, out.rebuild, pools_);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "model/model.h"
+#include "model/cpu/types_cpu.h"
 #include "model/parameters.h"
 
 namespace replayssm::bench {
@@ -157,7 +157,8 @@ double sequence_a_gpu(const ModelSpec& spec, const SimulatedMachine& machine,
   ModelOptions options;
   options.max_window = layer.window;
   options.checkpoint = layer.dtype;
-  const ModelMemory m = Model::plan(spec, DType::kBF16, options)->memory();
+  const auto model = Model::of({spec, {}}, DType::kBF16, options);
+  const ModelMemory m = memory_of(plan_layers_cpu(*model, best_isa()).sizes);
   const int64_t states = layer.way == "snapshots" ? layer.window : 1;
   const int64_t ring = layer.way == "plain" || layer.way == "snapshots" ? 0 : m.ring_slot;
   const int64_t pages = ops::pages_for(step.context + layer.window);

@@ -4,6 +4,6 @@
 
 namespace replayssm::cli {
 
-std::unique_ptr<Device> open_cuda(bool exact) { return cuda_device(exact); }
+std::unique_ptr<Device> open_cuda(bool exact) { return cuda_device({.exact = exact}); }
 
 }  // namespace replayssm::cli

@@ -36,9 +36,9 @@ std::unique_ptr<Device> DeviceFlags::open(const ops::Context& context) const {
   throw UsageError(concat("--device ", name, ": must be cpu or cuda"));
 }
 
-std::shared_ptr<const Model> load_draft_model(const std::string& folder, const Device& device,
+std::shared_ptr<const Model> load_draft_model(const std::string& folder,
                                               const ModelOptions& options, const Model& target) {
-  auto model = device.load(folder, options);
+  auto model = Model::load(folder, options);
   if (model->spec().vocab != target.spec().vocab) {
     fail("--draft ", folder, ": its vocabulary has ", model->spec().vocab,
          " entries, the model's has ", target.spec().vocab);
@@ -72,14 +72,6 @@ ModelOptions ModelFlags::options(int max_window, const char* window_flag) const 
     options.checkpoint = parse_dtype("--checkpoint-dtype", checkpoint, true);
   }
   if (!ring.empty()) options.ring = parse_dtype("--ring-dtype", ring, false);
-  if (state == "plain") {
-    options.state = StateMode::kPlain;
-    if (options.checkpoint == DType::kI8) {
-      throw UsageError("--checkpoint-dtype int8: the plain state has no int8");
-    }
-  } else if (state != "replay") {
-    throw UsageError(concat("--state ", state, ": must be replay or plain"));
-  }
   return options;
 }
 

@@ -26,7 +26,6 @@ struct ModelFlags {
   int interval = 16;
   std::string checkpoint;  // empty: the model's default
   std::string ring;
-  std::string state = "replay";
   int threads = 0;  // 0: one per hardware thread
 
   void add_folder(CLI::App& app);
@@ -53,7 +52,7 @@ struct DeviceFlags {
 std::unique_ptr<Device> open_cuda(bool exact);
 
 // The model of --draft `folder`. Throws Error if its vocabulary is not the target's.
-std::shared_ptr<const Model> load_draft_model(const std::string& folder, const Device& device,
+std::shared_ptr<const Model> load_draft_model(const std::string& folder,
                                               const ModelOptions& options, const Model& target);
 
 // A number in [0, 2^64), digits only. Throws UsageError naming the flag.

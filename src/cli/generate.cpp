@@ -50,15 +50,11 @@ struct MemoryUse {
 
 MemoryUse memory_of(const Runner& runner, const Drafter* drafter) {
   const ModelMemory& m = runner.memory();
-  const int64_t checkpoints =
-      m.checkpoint_slot * (runner.model().options().state == StateMode::kPlain
-                               ? runner.model().options().max_window + 1
-                               : 1);
   return {m.weights,
-          checkpoints,
+          m.checkpoint_slot,
           m.ring_slot,
           m.conv_slot,
-          runner.state_bytes() - checkpoints - m.ring_slot - m.conv_slot,
+          runner.state_bytes() - m.checkpoint_slot - m.ring_slot - m.conv_slot,
           runner.scratch_bytes(),
           drafter == nullptr ? 0 : drafter->bytes()};
 }
@@ -128,9 +124,7 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
   if (flags.draft.starts_with("script:")) {
     return make_script_drafter(flags.draft.substr(7), target.spec().vocab);
   }
-  ModelOptions draft_options = options;
-  draft_options.state = StateMode::kReplay;
-  auto model = load_draft_model(flags.draft, device, draft_options, target);
+  auto model = load_draft_model(flags.draft, options, target);
   return make_model_drafter(std::move(model), device, context, max_positions, sampling);
 }
 
@@ -153,7 +147,7 @@ void run(const GenerateFlags& flags) {
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
   const auto device = flags.device.open(context);
-  const auto model = device->load(folder, options);
+  const auto model = Model::load(folder, options);
   const auto tokenizer = model::Tokenizer::load(folder + "/tokenizer.json");
   const std::vector<int32_t> prompt = tokenizer.encode(flags.prompt);
   if (prompt.empty()) throw UsageError("-p: the prompt is empty; give it some text");
@@ -219,9 +213,6 @@ void add_generate(CLI::App& app) {
   verb->add_option("--draft", flags->draft, "off, ngram, a model folder, or script:FILE")
       ->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
-      ->capture_default_str();
-  verb->add_option("--state", flags->model.state,
-                   "replay, or plain: the state read and written every token")
       ->capture_default_str();
   flags->device.add(*verb);
   flags->model.add_numerics(*verb);

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "cli/common.h"
+#include "model/cpu/weights_cpu.h"
 #include "model/parameters.h"
 
 namespace replayssm::cli {
@@ -74,12 +75,12 @@ void run(const InspectFlags& flags) {
   if (shape_only && !flags.model.folder.empty()) throw UsageError("--config: not with --model");
   const ModelOptions options = flags.model.options(flags.window, "--window");
   const std::string path = shape_only ? flags.config : flags.model.folder_or_default();
-  const auto model = shape_only ? Model::plan(describe_config(path).spec, DType::kBF16, options)
+  const auto model = shape_only ? Model::of(describe_config(path), DType::kBF16, options)
                                 : Model::load(path, options);
   const ModelSpec& spec = model->spec();
   const ParameterCount count = count_parameters(spec);
-  ModelMemory m = model->memory();
-  if (shape_only) m.weights = weight_bytes(count, false);
+  ModelMemory m = memory_of(plan_layers_cpu(*model, best_isa()).sizes);
+  m.weights = shape_only ? weight_bytes(count, false) : weight_bytes_cpu(*model);
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
   std::printf("%s\n", path.c_str());
   std::printf("  type       %s, hidden %lld, vocab %lld, %zu layers, context %lld%s\n",

@@ -80,7 +80,7 @@ std::string read_api_key(const ServeFlags& flags) {
   return key;
 }
 
-EngineOptions engine_options(const ServeFlags& flags, const Device& device, const Model& model,
+EngineOptions engine_options(const ServeFlags& flags, const Model& model,
                              const ModelOptions& model_options) {
   EngineOptions options;
   options.memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
@@ -103,7 +103,7 @@ EngineOptions engine_options(const ServeFlags& flags, const Device& device, cons
   if (flags.draft == "ngram") {
     options.draft = DraftMode::kNgram;
   } else if (flags.draft != "off") {
-    options.draft_model = load_draft_model(flags.draft, device, model_options, model);
+    options.draft_model = load_draft_model(flags.draft, model_options, model);
     options.draft = DraftMode::kModel;
   }
   return options;
@@ -154,8 +154,8 @@ void run(const ServeFlags& flags) {
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
   const auto device = flags.device.open(context);
-  const auto model = device->load(folder, model_options);
-  EngineOptions options = engine_options(flags, *device, *model, model_options);
+  const auto model = Model::load(folder, model_options);
+  EngineOptions options = engine_options(flags, *model, model_options);
   server::ServedModel served =
       server::load_served_model(folder, flags.chat_template, model->spec().vocab,
                                 options.max_positions, model->spec().eos_ids);

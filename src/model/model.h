@@ -1,4 +1,5 @@
-// A loaded model: spec, weights and the plans of its recurrent layers. Immutable, shared.
+// What a model is once its options are chosen: the spec with the types, the grid and the problems
+// of its layers. Plain data without weights, plans or state memory: those belong to a backend.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "model/families/family.h"
 #include "model/spec.h"
-#include "model/weights.h"
-#include "ops/attention.h"
-#include "ops/rope.h"
-#include "replay/kernels.h"
-#include "replay/plain.h"
+#include "replay/conv.h"
+#include "replay/step.h"
 
 namespace replayssm {
 
-// How recurrent layers keep their state. kPlain is the baseline: the state itself, read and written
-// for every token, with a snapshot a token in a window; its dtype is `checkpoint`, there is no
-// ring.
-enum class StateMode : int32_t { kReplay, kPlain };
-
 struct ModelOptions {
-  StateMode state = StateMode::kReplay;
   int32_t interval = 16;   // B of the grid
   int32_t max_window = 8;  // T_max: the most positions past n that a step may touch; <= B
   // Absent: fp32 for a model stored in fp32, else fp16; Mamba-2's ring then holds bf16, as its
@@ -32,86 +25,68 @@ struct ModelOptions {
   std::optional<DType> ring;
   // fp32 or bf16; absent: fp32 if the files hold fp32, else bf16. Also the type of the KV cache.
   std::optional<DType> activation;
-  Isa isa = best_isa();
 };
 
-// The plans and the sizes of a recurrent layer. Elements count per slot.
-struct RecurrentLayer {
-  std::shared_ptr<const Plan> plan;        // kReplay
-  std::shared_ptr<const PlainPlan> plain;  // kPlain
-  std::shared_ptr<const ConvPlan> conv;
-  int64_t checkpoint_elements = 0;  // checkpoint dtype
-  int64_t scale_elements = 0;       // fp32
-  int64_t ring_value_row = 0;       // elements of a ring row; kPlain: none
-  int64_t ring_key_row = 0;
-  int64_t ring_gate_row = 0;
-  int64_t conv_row = 0;
+struct RecurrentShape {
+  Problem problem;
+  ConvProblem conv;
 };
 
-struct AttentionLayer {
-  ops::KvShape kv;
+struct AttentionShape {
+  int32_t n_kv_heads = 1;
+  int32_t head_dim = 64;
   int32_t rope = -1;  // index into Model::ropes(), -1: none
 };
 
-// What a model costs, by purpose.
-struct ModelMemory {
-  int64_t weights = 0;
-  int64_t checkpoint_slot = 0;  // all recurrent layers: one checkpoint of one sequence
-  int64_t ring_slot = 0;        // one sequence's replay rings
-  int64_t ring_token = 0;       // of these, one token's row
-  int64_t conv_slot = 0;        // one sequence's conv rings
-  int64_t conv_rows = 0;        // of these, the rows before the next token
-  int64_t kv_page = 0;          // all attention layers: ops::kKvPage positions
-  int64_t kv_token = 0;
+// What a rotary table is made of.
+struct RopeShape {
+  int32_t rotary_dims = 0;
+  double theta = 10000.0;
+  bool operator==(const RopeShape&) const = default;
 };
 
 class Model {
  public:
+  // Reads a folder's configuration and the headers of its files.
   static std::shared_ptr<const Model> load(const std::string& folder, const ModelOptions& options);
-  // The shape alone, as if the files held `stored`: sizes and plans, no weights. Cannot be run.
-  static std::shared_ptr<const Model> plan(const ModelSpec& spec, DType stored,
-                                           const ModelOptions& options);
-  // A folder's model without its weights, for a device that reads them itself.
-  static std::shared_ptr<const Model> outline(const std::string& folder,
-                                              const ModelOptions& options);
+  // The shape alone, as if the files held `stored`.
+  static std::shared_ptr<const Model> of(const ModelDescription& description, DType stored,
+                                         const ModelOptions& options);
 
-  // That it was read from; empty for plan().
+  // That it was read from; empty for of().
   const std::string& folder() const { return folder_; }
-  const ModelSpec& spec() const { return spec_; }
+  const ModelDescription& description() const { return description_; }
+  const ModelSpec& spec() const { return description_.spec; }
   const ModelOptions& options() const { return options_; }
-  const ModelWeights& weights() const { return weights_; }
+  DType stored() const { return stored_; }  // of the embedding table in the files
   DType activation() const { return activation_; }
   DType checkpoint() const { return checkpoint_; }
   DType ring() const { return ring_; }
   Grid grid() const { return grid_; }
-  // In the order of the layers; StatePool and the forward pass count alike.
-  std::span<const RecurrentLayer> recurrent() const { return recurrent_; }
-  std::span<const AttentionLayer> attention() const { return attention_; }
-  std::span<const ops::Rope> ropes() const { return ropes_; }
-  ModelMemory memory() const;
+  // In the order of the layers; plans, pools and the forward pass count alike.
+  std::span<const RecurrentShape> recurrent() const { return recurrent_; }
+  std::span<const AttentionShape> attention() const { return attention_; }
+  std::span<const RopeShape> ropes() const { return ropes_; }
 
  private:
-  Model(const ModelSpec& spec, DType stored, const ModelOptions& options);
-  static std::shared_ptr<const Model> read(const std::string& folder, const ModelOptions& options,
-                                           bool weights);
+  Model(ModelDescription description, DType stored, const ModelOptions& options);
   template <typename Recurrent>
-  void add_mixer(const Recurrent& mixer, int layer);
-  void add_mixer(const AttentionSpec& attention, int layer);
-  void add_mixer(const MlpSpec&, int) {}
-  void add_mixer(const MoeSpec&, int) {}
+  void add_mixer(const Recurrent& mixer);
+  void add_mixer(const AttentionSpec& attention);
+  void add_mixer(const MlpSpec&) {}
+  void add_mixer(const MoeSpec&) {}
 
   std::string folder_;
-  ModelSpec spec_;
+  ModelDescription description_;
   ModelOptions options_;
+  DType stored_ = DType::kF32;
   DType activation_ = DType::kF32;
   DType checkpoint_ = DType::kF32;
   DType ring_ = DType::kF32;
   Grid grid_;
-  ModelWeights weights_;
-  std::vector<RecurrentLayer> recurrent_;
-  std::vector<AttentionLayer> attention_;
-  std::vector<ops::Rope> ropes_;
-  std::vector<AttentionSpec> rope_specs_;  // of ropes_
+  std::vector<RecurrentShape> recurrent_;
+  std::vector<AttentionShape> attention_;
+  std::vector<RopeShape> ropes_;
 };
 
 }  // namespace replayssm

@@ -12,14 +12,6 @@ namespace {
 // All bits set is a NaN in fp32, fp16 and bf16.
 constexpr int kNanByte = 0xff;
 
-size_t bytes_for(int64_t slots, int64_t elements, int64_t element_bytes) {
-  return static_cast<size_t>(slots * elements * element_bytes);
-}
-
-StateParts::Slots slots_of(Buffer& buffer, int32_t slots) {
-  return {buffer.as<std::byte>(), static_cast<int64_t>(buffer.bytes()) / slots, slots};
-}
-
 std::vector<MemorySpan> spans_at(std::initializer_list<const StateParts::Slots*> parts,
                                  int32_t slot) {
   std::vector<MemorySpan> out;
@@ -112,55 +104,74 @@ std::vector<MemorySpan> StateParts::snapshot(int32_t slot, std::span<const int32
   return out;
 }
 
-StatePool::StatePool(const Model& model, PoolSizes sizes) : sizes_(sizes) {
-  if (sizes.checkpoint_slots < 1 || sizes.ring_slots < 1 || sizes.kv_pages < 1) {
+ModelMemory memory_of(const StateSizes& sizes) {
+  ModelMemory out;
+  for (const RecurrentSizes& layer : sizes.recurrent) {
+    out.checkpoint_slot += layer.checkpoint_bytes() + layer.scale_bytes();
+    const int64_t row = layer.value_bytes() + layer.key_bytes() + layer.gate_bytes();
+    out.ring_token += row;
+    out.ring_slot += row * layer.problem.grid.ring_rows;
+    out.conv_slot += layer.conv_row_bytes() * layer.conv.ring_rows;
+    out.conv_rows += layer.conv_row_bytes() * (layer.conv.width - 1);
+  }
+  for (const KvSizes& layer : sizes.kv) {
+    out.kv_page += layer.page_bytes;
+    out.kv_token += layer.token_bytes;
+  }
+  return out;
+}
+
+StatePool take_pool(const StateSizes& sizes, const PoolSizes& slots, Arena& arena) {
+  if (slots.checkpoint_slots < 1 || slots.ring_slots < 1 || slots.kv_pages < 1) {
     fail("a state pool needs at least one checkpoint slot, ring slot and KV page; asked for ",
-         sizes.checkpoint_slots, ", ", sizes.ring_slots, " and ", sizes.kv_pages);
+         slots.checkpoint_slots, ", ", slots.ring_slots, " and ", slots.kv_pages);
   }
-  const int64_t checkpoint_bytes = dtype_bytes(model.checkpoint());
-  const int64_t ring_bytes = dtype_bytes(model.ring());
-  const int64_t ring_rows = int64_t{sizes.ring_slots} * model.grid().ring_rows;
-  for (const auto& layer : model.recurrent()) {
-    const int64_t conv_rows = int64_t{sizes.ring_slots} * layer.conv->problem().ring_rows;
-    RecurrentPool pool;
-    pool.checkpoint =
-        Buffer(bytes_for(sizes.checkpoint_slots, layer.checkpoint_elements, checkpoint_bytes));
-    pool.scale = Buffer(bytes_for(sizes.checkpoint_slots, layer.scale_elements, sizeof(float)));
-    pool.ring_value = Buffer(bytes_for(ring_rows, layer.ring_value_row, ring_bytes));
-    pool.ring_key = Buffer(bytes_for(ring_rows, layer.ring_key_row, ring_bytes));
-    pool.ring_gate = Buffer(bytes_for(ring_rows, layer.ring_gate_row, sizeof(float)));
-    pool.conv = Buffer(bytes_for(conv_rows, layer.conv_row, dtype_bytes(model.activation())));
-    const int32_t rings = sizes.ring_slots;
-    parts_.layers.push_back({slots_of(pool.checkpoint, sizes.checkpoint_slots),
-                             slots_of(pool.scale, sizes.checkpoint_slots),
-                             slots_of(pool.ring_value, rings), slots_of(pool.ring_key, rings),
-                             slots_of(pool.ring_gate, rings), slots_of(pool.conv, rings),
-                             model.grid().ring_rows, layer.conv->problem().ring_rows,
-                             layer.conv->problem().width});
-    recurrent_.push_back(std::move(pool));
+  const auto take = [&](const char* purpose, int64_t each, int32_t count) {
+    return StateParts::Slots{arena.take_as<std::byte>(purpose, each * count), each, count};
+  };
+  StatePool out;
+  out.sizes = slots;
+  for (const RecurrentSizes& layer : sizes.recurrent) {
+    const int64_t rows = layer.problem.grid.ring_rows;
+    StateParts::Layer part;
+    part.checkpoint = take("checkpoints", layer.checkpoint_bytes(), slots.checkpoint_slots);
+    part.scale = take("checkpoints", layer.scale_bytes(), slots.checkpoint_slots);
+    part.ring_value = take("rings", rows * layer.value_bytes(), slots.ring_slots);
+    part.ring_key = take("rings", rows * layer.key_bytes(), slots.ring_slots);
+    part.ring_gate = take("rings", rows * layer.gate_bytes(), slots.ring_slots);
+    part.conv = take("conv", layer.conv.ring_rows * layer.conv_row_bytes(), slots.ring_slots);
+    part.ring_rows = rows;
+    part.conv_ring_rows = layer.conv.ring_rows;
+    part.conv_width = layer.conv.width;
+    out.recurrent.push_back({part.checkpoint.data, reinterpret_cast<float*>(part.scale.data),
+                             part.ring_value.data, part.ring_key.data,
+                             reinterpret_cast<float*>(part.ring_gate.data), part.conv.data});
+    out.parts.layers.push_back(part);
   }
-  for (const auto& layer : model.attention()) {
-    kv_.emplace_back(bytes_for(sizes.kv_pages, layer.kv.page_bytes(), 1));
-    parts_.kv.push_back(slots_of(kv_.back(), sizes.kv_pages));
+  for (const KvSizes& layer : sizes.kv) {
+    out.parts.kv.push_back(take("KV pages", layer.page_bytes, slots.kv_pages));
+    out.kv.push_back({out.parts.kv.back().data, layer.page_bytes});
   }
-  if (sizes.snapshots) {
-    conv_beside_ = Buffer(bytes_for(sizes.checkpoint_slots, model.memory().conv_rows, 1));
-    parts_.conv_beside = slots_of(conv_beside_, sizes.checkpoint_slots);
+  if (slots.snapshots) {
+    out.parts.conv_beside = take("conv", memory_of(sizes).conv_rows, slots.checkpoint_slots);
   }
+  return out;
 }
 
-ops::KvPool StatePool::kv(size_t i) {
-  return {kv_[i].data(), static_cast<int64_t>(kv_[i].bytes()) / sizes_.kv_pages};
+void place_state(const RecurrentSizes& layer, const RecurrentPool& pool, StepArgs& args) {
+  const int64_t rows = layer.problem.grid.ring_rows;
+  args.checkpoint = pool.checkpoint;
+  args.checkpoint_slot_stride = layer.checkpoint_elements;
+  args.scale = pool.scale;
+  args.scale_slot_stride = layer.scale_elements;
+  args.ring_value = {pool.ring_value, rows * layer.value_row, layer.value_row};
+  args.ring_key = {pool.ring_key, rows * layer.key_row, layer.key_row};
+  args.ring_gate = {pool.ring_gate, rows * layer.gate_row, layer.gate_row};
 }
 
-int64_t StatePool::bytes() const {
-  size_t total = conv_beside_.bytes();
-  for (const auto& pool : recurrent_) {
-    total += pool.checkpoint.bytes() + pool.scale.bytes() + pool.ring_value.bytes() +
-             pool.ring_key.bytes() + pool.ring_gate.bytes() + pool.conv.bytes();
-  }
-  for (const auto& pages : kv_) total += pages.bytes();
-  return static_cast<int64_t>(total);
+Ring conv_ring(const RecurrentSizes& layer, const RecurrentPool& pool) {
+  const int64_t row = layer.conv.n_channels;
+  return {pool.conv, layer.conv.ring_rows * row, row};
 }
 
 }  // namespace replayssm

@@ -11,9 +11,11 @@
 #include <span>
 #include <vector>
 
+#include "core/arena.h"
 #include "core/error.h"
-#include "core/memory.h"
-#include "model/model.h"
+#include "ops/attention.h"
+#include "replay/conv.h"
+#include "replay/step.h"
 
 namespace replayssm {
 
@@ -21,8 +23,51 @@ struct PoolSizes {
   int32_t checkpoint_slots = 1;
   int32_t ring_slots = 1;
   int32_t kv_pages = 1;
-  bool snapshots = false;  // conv rows stand beside each checkpoint slot
+  bool snapshots = false;  // conv rows are kept beside each checkpoint slot
 };
+
+// What a layer's state takes, in elements; a backend's plans say so.
+struct RecurrentSizes {
+  Problem problem;
+  ConvProblem conv;
+  int64_t checkpoint_elements = 0;  // of a slot, checkpoint dtype
+  int64_t scale_elements = 0;       // of a slot, fp32
+  int64_t value_row = 0;            // of a ring row, ring dtype
+  int64_t key_row = 0;
+  int64_t gate_row = 0;  // fp32
+
+  int64_t checkpoint_bytes() const { return checkpoint_elements * dtype_bytes(problem.checkpoint); }
+  int64_t scale_bytes() const { return scale_elements * int64_t{sizeof(float)}; }
+  int64_t value_bytes() const { return value_row * dtype_bytes(problem.ring); }
+  int64_t key_bytes() const { return key_row * dtype_bytes(problem.ring); }
+  int64_t gate_bytes() const { return gate_row * int64_t{sizeof(float)}; }
+  int64_t conv_row_bytes() const { return conv.n_channels * dtype_bytes(conv.activation); }
+};
+
+struct KvSizes {
+  int64_t page_bytes = 0;
+  int64_t token_bytes = 0;
+};
+
+struct StateSizes {
+  std::vector<RecurrentSizes> recurrent;
+  std::vector<KvSizes> kv;
+};
+
+// What a model costs, by purpose.
+struct ModelMemory {
+  int64_t weights = 0;
+  int64_t checkpoint_slot = 0;  // all recurrent layers: one checkpoint of one sequence
+  int64_t ring_slot = 0;        // one sequence's replay rings
+  int64_t ring_token = 0;       // of these, one token's row
+  int64_t conv_slot = 0;        // one sequence's conv rings
+  int64_t conv_rows = 0;        // of these, the rows before the next token
+  int64_t kv_page = 0;          // all attention layers: ops::kKvPage positions
+  int64_t kv_token = 0;
+};
+
+// Without weights.
+ModelMemory memory_of(const StateSizes& sizes);
 
 struct MemorySpan {
   std::byte* data = nullptr;
@@ -64,41 +109,34 @@ struct StateParts {
   std::vector<MemorySpan> ring(int32_t slot) const;
   std::vector<MemorySpan> page(int32_t page) const;
   // Raw inputs of positions [position - w + 1, position), those below 0 left out: in a ring slot,
-  // and where they stand beside a checkpoint slot.
+  // and beside a checkpoint slot.
   std::vector<MemorySpan> conv_rows(int32_t ring_slot, int64_t position) const;
   std::vector<MemorySpan> conv_rows_beside(int32_t checkpoint_slot, int64_t position) const;
-  // The state after a text whose checkpoint is in the slot: that, its conv rows, and pages.
+  // The state after a prefix whose checkpoint is in the slot: that, its conv rows, and pages.
   std::vector<MemorySpan> snapshot(int32_t slot, std::span<const int32_t> pages) const;
 };
 
 struct RecurrentPool {
-  Buffer checkpoint;  // [checkpoint_slots, checkpoint_elements]
-  Buffer scale;       // [checkpoint_slots, scale_elements], empty unless int8
-  Buffer ring_value;  // [ring_slots, R, ring_value_row]
-  Buffer ring_key;
-  Buffer ring_gate;  // fp32
-  Buffer conv;       // [ring_slots, conv ring rows, conv_row], activation dtype
+  void* checkpoint = nullptr;  // [checkpoint_slots, checkpoint_elements]
+  float* scale = nullptr;      // [checkpoint_slots, scale_elements], null unless int8
+  void* ring_value = nullptr;  // [ring_slots, R, value_row]
+  void* ring_key = nullptr;
+  float* ring_gate = nullptr;
+  void* conv = nullptr;  // [ring_slots, conv ring rows, channels], activation dtype
 };
 
-class StatePool {
- public:
-  StatePool(const Model& model, PoolSizes sizes);
-
-  const PoolSizes& sizes() const { return sizes_; }
-  // Counted as Model::recurrent() and Model::attention() count.
-  RecurrentPool& recurrent(size_t i) { return recurrent_[i]; }
-  const RecurrentPool& recurrent(size_t i) const { return recurrent_[i]; }
-  ops::KvPool kv(size_t i);
-  const StateParts& parts() const { return parts_; }
-
-  int64_t bytes() const;
-
- private:
-  PoolSizes sizes_;
-  std::vector<RecurrentPool> recurrent_;
-  std::vector<Buffer> kv_;
-  Buffer conv_beside_;
-  StateParts parts_;
+// The memory is the arena's.
+struct StatePool {
+  PoolSizes sizes;
+  std::vector<RecurrentPool> recurrent;
+  std::vector<ops::KvPool> kv;
+  StateParts parts;
 };
+
+StatePool take_pool(const StateSizes& sizes, const PoolSizes& slots, Arena& arena);
+
+// Fills in the checkpoints and rings of a layer.
+void place_state(const RecurrentSizes& layer, const RecurrentPool& pool, StepArgs& args);
+Ring conv_ring(const RecurrentSizes& layer, const RecurrentPool& pool);
 
 }  // namespace replayssm

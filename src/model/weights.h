@@ -1,81 +1,122 @@
-// A model's weights as the ops take them. Every tensor of the files is used exactly once or is
-// listed as skipped; anything else refuses the load, naming file and tensor.
+// A model's weights as a backend's ops take them, written once for all backends. `Types` is the
+// backend's:
+//
+//   Linear            a matrix as products take it
+//   Experts           the stacks of a mixture: every expert's MlpWeights
+//   Plan, ConvPlan    of a recurrent layer     KvShape    of an attention layer
+//
+// Vectors are fp32 in the backend's memory; null where the model has none.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <variant>
 #include <vector>
 
-#include "core/memory.h"
 #include "model/families/family.h"
-#include "model/safetensors.h"
 #include "model/spec.h"
-#include "ops/linear.h"
+#include "ops/matrix.h"
 
 namespace replayssm {
 
-// fp32 [n], widened from whatever the file holds.
-using Vector = Buffer;
-
+template <typename Types>
 struct Mamba2Weights {
-  ops::Linear in_zx;            // hidden -> z [inner] | x B C [conv_channels]
-  ops::Linear in_dt;            // hidden -> dt [n_heads]; its output stays fp32
-  Vector conv_weight;           // [width, conv_channels]
-  Vector conv_bias;             // [conv_channels], or empty
-  Vector a_log, skip, dt_bias;  // [n_heads]
-  Vector norm;                  // [inner]
-  ops::Linear out;              // inner -> hidden
+  typename Types::Linear in_zx;        // hidden -> z [inner] | x B C [conv_channels]
+  typename Types::Linear in_dt;        // hidden -> dt [n_heads]; its output stays fp32
+  const float* conv_weight = nullptr;  // [width, conv_channels]
+  const float* conv_bias = nullptr;    // [conv_channels]
+  const float *a_log = nullptr, *skip = nullptr, *dt_bias = nullptr;  // [n_heads]
+  const float* norm = nullptr;                                        // [inner]
+  typename Types::Linear out;                                         // inner -> hidden
 };
 
+template <typename Types>
 struct GdnWeights {
-  ops::Linear in_qkvz;    // hidden -> q k v [conv_channels] | z [value_size]
-  ops::Linear in_ba;      // hidden -> b | a, [n_value_heads] each; its output stays fp32
-  Vector conv_weight;     // [width, conv_channels]
-  Vector a_log, dt_bias;  // [n_value_heads]
-  Vector norm;            // [value_dim], shared by the heads
-  ops::Linear out;        // value_size -> hidden
+  typename Types::Linear in_qkvz;  // hidden -> q k v [conv_channels] | z [value_size]
+  typename Types::Linear in_ba;    // hidden -> b | a, [n_value_heads] each; its output stays fp32
+  const float* conv_weight = nullptr;                // [width, conv_channels]
+  const float *a_log = nullptr, *dt_bias = nullptr;  // [n_value_heads]
+  const float* norm = nullptr;                       // [value_dim], shared by the heads
+  typename Types::Linear out;                        // value_size -> hidden
 };
 
+template <typename Types>
 struct AttentionWeights {
-  ops::Linear in_qkv;     // hidden -> q (a head: [q | gate] with output_gate) | k | v
-  Vector q_norm, k_norm;  // [head_dim], or empty
-  ops::Linear out;        // q_size -> hidden
+  typename Types::Linear in_qkv;  // hidden -> q (a head: [q | gate] with output_gate) | k | v
+  const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim]
+  typename Types::Linear out;                        // q_size -> hidden
 };
 
+template <typename Types>
 struct MlpWeights {
-  ops::Linear in;    // hidden -> gate [ff] | up [ff], or up alone
-  ops::Linear down;  // ff -> hidden
+  typename Types::Linear in;    // hidden -> gate [ff] | up [ff], or up alone
+  typename Types::Linear down;  // ff -> hidden
 };
 
+template <typename Types>
 struct MoeWeights {
-  ops::Linear router;  // hidden -> logits [n_experts] | shared gate [1]; its output stays fp32
-  Vector router_bias;  // [n_experts], or empty
-  std::vector<MlpWeights> experts;
-  MlpWeights shared;                  // or empty
-  ops::Linear latent_in, latent_out;  // hidden -> latent -> hidden, or empty
+  // hidden -> logits [n_experts] | shared gate [1], perhaps padded; its output stays fp32
+  typename Types::Linear router;
+  const float* router_bias = nullptr;  // [n_experts]
+  typename Types::Experts experts;
+  MlpWeights<Types> shared;                      // or empty
+  typename Types::Linear latent_in, latent_out;  // hidden -> latent -> hidden, or empty
 };
 
+template <typename Types>
 struct MixerWeights {
-  Vector norm;  // [hidden]
-  std::variant<Mamba2Weights, GdnWeights, AttentionWeights, MlpWeights, MoeWeights> mixer;
+  const float* norm = nullptr;  // [hidden]
+  // Of the same alternative as the spec.
+  std::variant<Mamba2Weights<Types>, GdnWeights<Types>, AttentionWeights<Types>, MlpWeights<Types>,
+               MoeWeights<Types>>
+      mixer;
 };
 
+template <typename Types>
 struct ModelWeights {
-  Buffer embedding;  // [vocab, hidden] as stored; empty if tied: the head's table is read
-  DType embedding_dtype = DType::kF32;
-  ops::Linear head;                               // hidden -> vocab
-  Vector final_norm;                              // [hidden]
-  std::vector<std::vector<MixerWeights>> mixers;  // [layer][mixer]
-  int64_t n_parameters = 0;                       // elements of the tensors in use
-  std::vector<std::string> skipped;               // tensors of the files that are not run
+  ops::ConstMatrix embedding = {};    // [vocab, hidden]; data null: the head's table is read
+  typename Types::Linear head;        // hidden -> vocab
+  const float* final_norm = nullptr;  // [hidden]
+  std::vector<std::vector<MixerWeights<Types>>> mixers;  // [layer][mixer]; a layer has one at least
 
-  size_t bytes() const;
+  // The mixer after mixers[i][j]; null after the last.
+  const MixerWeights<Types>* after(size_t i, size_t j) const {
+    if (j + 1 < mixers[i].size()) return &mixers[i][j + 1];
+    return i + 1 < mixers.size() ? &mixers[i + 1].front() : nullptr;
+  }
 };
 
-ModelWeights load_weights(const ModelDescription& model, const TensorFiles& files);
-
-// The type in which the files keep the model: that of its embedding table.
-DType stored_dtype(const ModelDescription& model, const TensorFiles& files);
+// What belongs to a spec: its names in the files, and its weights.
+template <typename Spec>
+struct MixerKind;
+template <>
+struct MixerKind<Mamba2Spec> {
+  using Names = Mamba2Names;
+  template <typename Types>
+  using Weights = Mamba2Weights<Types>;
+};
+template <>
+struct MixerKind<GdnSpec> {
+  using Names = GdnNames;
+  template <typename Types>
+  using Weights = GdnWeights<Types>;
+};
+template <>
+struct MixerKind<AttentionSpec> {
+  using Names = AttentionNames;
+  template <typename Types>
+  using Weights = AttentionWeights<Types>;
+};
+template <>
+struct MixerKind<MlpSpec> {
+  using Names = MlpNames;
+  template <typename Types>
+  using Weights = MlpWeights<Types>;
+};
+template <>
+struct MixerKind<MoeSpec> {
+  using Names = MoeNames;
+  template <typename Types>
+  using Weights = MoeWeights<Types>;
+};
 
 }  // namespace replayssm

@@ -29,6 +29,14 @@ class Linear {
   static Linear pack(ConstMatrix weight, const float* bias = nullptr);
   static Linear pack(std::span<const ConstMatrix> parts, const float* bias = nullptr);
 
+  // The same in pieces: all outputs are packed by pack_rows() before the first run. dtype: bf16 if
+  // all parts are, else fp32.
+  Linear(int64_t n_out, int64_t n_in, DType dtype);
+  // Rows become outputs [output, output + rows.rows).
+  void pack_rows(int64_t output, ConstMatrix rows);
+  // Of such a weight.
+  static int64_t packed_bytes(int64_t n_out, int64_t n_in, DType dtype);
+
   int64_t n_out() const { return n_out_; }
   int64_t n_in() const { return n_in_; }
   DType dtype() const { return dtype_; }

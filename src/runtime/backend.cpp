@@ -3,6 +3,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "model/cpu/forward_cpu.h"
+#include "model/cpu/weights_cpu.h"
+
 namespace replayssm {
 namespace {
 
@@ -11,16 +14,23 @@ class CpuBackend final : public Backend {
   CpuBackend(const Model& model, const ops::Context& context, const PoolSizes& sizes,
              const ForwardLimits& limits)
       : model_(model),
-        pool_(model, sizes),
-        forward_(model, context, limits),
-        logits_(static_cast<size_t>(limits.max_logits * model.spec().vocab)) {}
+        layers_(plan_layers_cpu(model, context.isa())),
+        pool_(take_pool(layers_.sizes, sizes, state_)),
+        loaded_(load_weights_cpu(model, weights_)),
+        forward_(model, layers_, loaded_.weights, context, limits, scratch_) {}
 
-  PassResult run(const ForwardBatch& batch, std::span<const DrawRow>) override {
-    forward_.run(batch, pool_, logits_.data());
-    return {logits_.data(), nullptr};
+  void launch(const ForwardBatch& batch, std::span<const DrawRow>) override {
+    forward_.run(batch, pool_);
   }
+  PassResult wait() override { return {forward_.logits()}; }
+  bool overlaps() const override { return false; }
+  void fold(const Row& row) override {
+    const ForwardRow only{row, Phase::kStep, nullptr};
+    forward_.run({{&only, 1}, {}, {}}, pool_);
+  }
+  bool draws() const override { return false; }
 
-  const StateParts& parts() const override { return pool_.parts(); }
+  const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {
     copy_spans(from, to);
   }
@@ -39,18 +49,19 @@ class CpuBackend final : public Backend {
   }
 
   std::vector<float> checkpoint_values(size_t layer, int32_t slot) const override {
-    const Plan& plan = *model_.recurrent()[layer].plan;
+    const Plan& plan = *layers_.recurrent[layer].plan;
     const Problem& p = plan.problem();
-    const StateParts::Layer& parts = pool_.parts().layers[layer];
+    const StateParts::Layer& parts = pool_.parts.layers[layer];
     std::vector<float> out(static_cast<size_t>(p.n_heads) *
                            static_cast<size_t>(p.value_dim * p.key_dim));
+    const MemorySpan scale = parts.scale.at(slot);
     plan.export_checkpoint(parts.checkpoint.at(slot).data,
-                           reinterpret_cast<const float*>(parts.scale.at(slot).data), out.data());
+                           reinterpret_cast<const float*>(scale.data), out.data());
     return out;
   }
   std::vector<float> page_values(size_t layer, int32_t page) const override {
-    const ops::KvShape& shape = model_.attention()[layer].kv;
-    const StateParts::Slots& pages = pool_.parts().kv[layer];
+    const ops::KvShape& shape = layers_.kv[layer];
+    const StateParts::Slots& pages = pool_.parts.kv[layer];
     const ops::KvPool pool{pages.data, pages.bytes};
     const int64_t dim = shape.head_dim;
     std::vector<float> out(static_cast<size_t>(ops::kKvPage * shape.n_kv_heads * 2 * dim));
@@ -63,22 +74,24 @@ class CpuBackend final : public Backend {
     return out;
   }
   MemorySpan embedding() const override {
-    const Buffer& table = model_.weights().embedding;
+    const ops::ConstMatrix& table = loaded_.weights.embedding;
+    if (table.data == nullptr) return {};
     // Only read() takes it.
-    return {const_cast<std::byte*>(table.as<std::byte>()), static_cast<int64_t>(table.bytes())};
+    return {const_cast<std::byte*>(static_cast<const std::byte*>(table.data)),
+            table.rows * table.cols * dtype_bytes(table.dtype)};
   }
 
-  int64_t state_bytes() const override { return pool_.bytes(); }
-  int64_t scratch_bytes() const override {
-    return forward_.bytes() + static_cast<int64_t>(logits_.size() * sizeof(float));
-  }
+  int64_t state_bytes() const override { return state_.used(); }
+  int64_t scratch_bytes() const override { return scratch_.used() + forward_.bytes(); }
   int64_t n_saturated() const override { return forward_.n_saturated(); }
 
  private:
   const Model& model_;
+  CpuLayers layers_;
+  HostArena state_, weights_, scratch_;
   StatePool pool_;
-  Forward forward_;
-  std::vector<float> logits_;
+  LoadedWeightsCpu loaded_;
+  ForwardCpu forward_;
 };
 
 // What Linux says could be taken without swapping; 0 if it does not say.
@@ -96,14 +109,17 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const ops::Context& context) : context_(context) {}
 
-  std::shared_ptr<const Model> load(const std::string& folder,
-                                    const ModelOptions& options) const override {
-    return Model::load(folder, options);
+  ModelMemory memory(const Model& model) const override {
+    ModelMemory out = memory_of(plan_layers_cpu(model, context_.isa()).sizes);
+    out.weights = weight_bytes_cpu(model);
+    return out;
   }
-  ModelMemory memory(const Model& model) const override { return model.memory(); }
   int64_t scratch_bytes(const Model& model, const ForwardLimits& limits) const override {
-    return Forward(model, context_, limits).bytes() +
-           limits.max_logits * model.spec().vocab * int64_t{sizeof(float)};
+    CountingArena arena(HostArena::kAlignment);
+    const CpuLayers layers = plan_layers_cpu(model, context_.isa());
+    const CpuWeights none;
+    const ForwardCpu forward(model, layers, none, context_, limits, arena);
+    return arena.used() + forward.bytes();
   }
   int64_t budget_bytes(int64_t weights) const override {
     return available_bytes() / 5 * 4 + weights;

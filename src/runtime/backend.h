@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/forward.h"
+#include "model/model.h"
 #include "model/state.h"
 #include "ops/context.h"
 #include "ops/sample.h"
@@ -22,18 +23,39 @@ struct DrawRow {
   int64_t position = 0;
 };
 
-// Of a pass, a row of each a logit token; valid until the next pass.
+// Of a pass, a row of each a logit token; valid until the second launch after its own.
 struct PassResult {
   const float* logits = nullptr;             // in host memory; rows that were drawn may be missing
   const ops::SampleResult* drawn = nullptr;  // null: this device leaves drawing to its caller
+  // With `drawn`, of each row of the batch: drafts that equal what was drawn in their places, all
+  // before them too. Rows that want no draws may hold anything.
+  const int32_t* n_accepted = nullptr;
 };
+
+// A token id of a ForwardBatch that only the device knows: the token that the last pass with draws
+// drew for its row `row`, after the last accepted draft. Only on a device that overlaps passes.
+constexpr int32_t drawn_token(int32_t row) { return -1 - row; }
 
 // One model's sequences on a device. Everything happens in the order of the calls.
 class Backend {
  public:
   virtual ~Backend() = default;
-  // As Forward::run. `draws`: a row each a logit token, or none.
-  virtual PassResult run(const ForwardBatch& batch, std::span<const DrawRow> draws) = 0;
+  // Starts one pass (model/forward.h). `draws`: a row each a logit token, or none. On a device that
+  // overlaps, two passes may be under way.
+  virtual void launch(const ForwardBatch& batch, std::span<const DrawRow> draws) = 0;
+  // Waits for the oldest pass under way.
+  virtual PassResult wait() = 0;
+  // launch() returns before the pass has ended.
+  virtual bool overlaps() const = 0;
+  // It draws the rows that are wanted.
+  virtual bool draws() const = 0;
+  // launch() and wait(), with no other pass under way.
+  PassResult run(const ForwardBatch& batch, std::span<const DrawRow> draws) {
+    launch(batch, draws);
+    return wait();
+  }
+  // Folds a row without tokens, after what is under way; done when it returns.
+  virtual void fold(const Row& row) = 0;
 
   // Addresses are the device's: they are for the calls below.
   virtual const StateParts& parts() const = 0;
@@ -61,17 +83,15 @@ class Backend {
 class Device {
  public:
   virtual ~Device() = default;
-  // A model as make() takes it.
-  virtual std::shared_ptr<const Model> load(const std::string& folder,
-                                            const ModelOptions& options) const = 0;
-  // What it costs there. A backend holds the weights, the slots and pages that it is asked for,
-  // and at most scratch_bytes() more.
+  // What it costs there, by arithmetic; throws Error if the device cannot run it. A backend holds
+  // the weights, the slots and pages that it is asked for, and at most scratch_bytes() more.
   virtual ModelMemory memory(const Model& model) const = 0;
   virtual int64_t scratch_bytes(const Model& model, const ForwardLimits& limits) const = 0;
   // What may be spent in all where nobody says how much, the weights of loaded models, so many
   // bytes, included.
   virtual int64_t budget_bytes(int64_t weights) const = 0;
-  // The model must outlive the backend. Throws Error if the memory does not hold it.
+  // Loads the weights. The model must outlive the backend. Throws Error if the memory does not hold
+  // it, or the files are not the model's.
   virtual std::unique_ptr<Backend> make(const Model& model, const PoolSizes& sizes,
                                         const ForwardLimits& limits) const = 0;
 };

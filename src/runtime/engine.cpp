@@ -39,7 +39,6 @@ const EngineOptions& checked(const EngineOptions& o, const Model& model) {
   const auto check = [](bool good, const char* field, const auto&... why) {
     if (!good) fail(field, " ", why...);
   };
-  if (model.options().state != StateMode::kReplay) fail("the engine needs replayed state");
   check(o.max_positions >= 2 && o.max_positions <= model.spec().max_positions, "max_positions",
         o.max_positions, " is not in [2, ", model.spec().max_positions, "]");
   check(o.max_sequences >= 1 && o.max_sequences <= 4096, "max_sequences", o.max_sequences,
@@ -60,8 +59,6 @@ const EngineOptions& checked(const EngineOptions& o, const Model& model) {
   if (o.draft_model != nullptr) {
     check(o.draft_model->spec().vocab == model.spec().vocab, "draft_model", "has ",
           o.draft_model->spec().vocab, " vocabulary entries, the model ", model.spec().vocab);
-    check(o.draft_model->options().state == StateMode::kReplay, "draft_model",
-          "needs replayed state");
     check(o.draft_model->spec().max_positions >= o.max_positions, "draft_model", "holds ",
           o.draft_model->spec().max_positions, " positions, max_positions is ", o.max_positions);
   }
@@ -134,6 +131,8 @@ void EngineImpl::loop() {
       if (stop_ && commands_.empty() && scheduler_.idle()) return;
       commands.swap(commands_);
     }
+    // Commands find every step committed.
+    if (flight_ && !commands.empty()) finish_flight();
     for (const auto& command : commands) command();
     step();
     publish_stats();

@@ -78,6 +78,25 @@ class EngineImpl final : public Engine {
   std::optional<Refusal> drop_cache() override;
 
  private:
+  // A step from its launch until the scheduler has taken all of it.
+  struct Flight {
+    struct RowState {
+      int64_t length = 0;         // of the sequence, before this step
+      int64_t max_new = 0;        // tokens that it may still get
+      size_t first_logit = 0;     // row of logits
+      bool drawn = false;         // by the device, all its rows of logits
+      bool dropped = false;       // its sequence ended in the step before
+      std::vector<int32_t> text;  // of a sequence that ends whatever is drawn
+    };
+    StepPlan plan;
+    std::vector<std::vector<int32_t>> fed;  // ids of each row's window
+    std::vector<DrawRow> draws;             // a row of logits each
+    std::vector<RowState> rows;
+    bool committed = false;  // ahead of its results
+    PassCost cost;
+    double start = 0, drafted = 0;
+  };
+
   // A finished request: what sessions are made of.
   struct Finished {
     RequestId id;
@@ -95,16 +114,24 @@ class EngineImpl final : public Engine {
   // ---- engine_step.cpp: the engine's thread
   void step();
   void act(std::span<const Action> actions);
-  void propose(const StepPlan& plan);
-  void plan_draws(const StepPlan& plan);
-  PassResult after(PassResult pass, int64_t n_rows) const;
-  RowResult take_row(const StepRow& row, std::span<const int32_t> fed, PassResult pass);
+  Flight make_flight(StepPlan plan);
+  void propose(Flight& flight);
+  void plan_draws(Flight& flight);
+  void launch(Flight& flight);
+  bool runs_ahead(const Flight& flight) const;
+  void commit_ahead(Flight& flight);
+  void settle(Flight& flight, Flight* next);
+  void finish_flight();
+  RowResult take_row(const Flight& flight, size_t i, const PassResult& pass);
+  RowResult drop_row(const Flight& flight, size_t i);
   void take_prompt_logprobs(LiveRequest& live, const StepRow& row, const float* logits);
-  RowResult::Choice take_choice(LiveRequest& live, const StepRow& row, int32_t choice,
-                                std::span<const int32_t> fed, PassResult pass, RowResult& result);
+  RowResult::Choice take_choice(LiveRequest& live, const Flight& flight, size_t i, int32_t choice,
+                                const PassResult& pass, RowResult& result);
+  void keep_text(LiveRequest& live, const Flight& flight, size_t i,
+                 const RowResult::Choice& choice);
   bool drafts_by_model(const GenerationRequest& request) const;
   void drop_waiting_drafters();
-  void trace_step(const StepPlan& plan, double start, double drafted, double passed);
+  void trace_step(const Flight& flight, double passed);
   void note_admissions();
   void end_choice(LiveRequest& live, int32_t choice, FinishReason reason);
   void report_ended();
@@ -140,9 +167,8 @@ class EngineImpl final : public Engine {
   std::map<RequestId, LiveRequest> live_;
   std::vector<SequenceKey> just_ended_;
   std::deque<Finished> finished_;
-  std::vector<std::vector<int32_t>> fed_;  // of the step at hand
-  std::vector<DrawRow> draws_;             // likewise, a row of logits each
-  EngineStats counts_;                     // its running totals
+  std::optional<Flight> flight_;  // launched, not committed
+  EngineStats counts_;            // its running totals
   int64_t scheduled_preemptions_ = 0;
 
   mutable std::mutex mutex_;

@@ -46,24 +46,39 @@ void EngineImpl::drop_waiting_drafters() {
   }
 }
 
+EngineImpl::Flight EngineImpl::make_flight(StepPlan plan) {
+  Flight out;
+  out.plan = std::move(plan);
+  out.start = trace_.now();
+  for (const StepRow& row : out.plan.rows) {
+    const Sequence& s = *scheduler_.find(row.key);
+    Flight::RowState& state = out.rows.emplace_back();
+    state.length = s.length();
+    state.max_new = s.spec.max_length - s.length();
+  }
+  return out;
+}
+
 // The ids of each row's window: known tokens, and drafts where the plan leaves room for them.
-void EngineImpl::propose(const StepPlan& plan) {
-  fed_.resize(plan.rows.size());
+void EngineImpl::propose(Flight& flight) {
+  const auto& rows = flight.plan.rows;
+  flight.fed.resize(rows.size());
   std::vector<ModelDrafts::Job> jobs;
   const auto part_of = [this](const StepRow& row) -> LiveRequest::Part& {
     return live_.at(row.key.request).parts[static_cast<size_t>(row.key.choice)];
   };
   const auto take = [&](size_t i, const std::vector<int32_t>& proposed) {
-    const auto drafts = part_of(plan.rows[i]).choice.possible(proposed);
-    fed_[i].insert(fed_[i].end(), drafts.begin(), drafts.end());
-    live_.at(plan.rows[i].key.request).usage.drafted += std::ssize(drafts);
+    const auto drafts = part_of(rows[i]).choice.possible(proposed);
+    flight.fed[i].insert(flight.fed[i].end(), drafts.begin(), drafts.end());
+    flight.cost.drafted += std::ssize(drafts);
+    live_.at(rows[i].key.request).usage.drafted += std::ssize(drafts);
   };
   std::vector<size_t> job_rows;
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const StepRow& row = plan.rows[i];
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const StepRow& row = rows[i];
     const auto& tokens = scheduler_.find(row.key)->spec.tokens;
     const auto first = tokens.begin() + row.row.start;
-    fed_[i].assign(first, first + row.row.n_tokens);
+    flight.fed[i].assign(first, first + row.row.n_tokens);
     if (row.max_drafts == 0) continue;
     LiveRequest::Part& part = part_of(row);
     const GenerationRequest& request = live_.at(row.key.request).request;
@@ -89,11 +104,13 @@ void EngineImpl::propose(const StepPlan& plan) {
 }
 
 // What the device may draw: for one choice, by sampling alone.
-void EngineImpl::plan_draws(const StepPlan& plan) {
-  draws_.clear();
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const StepRow& row = plan.rows[i];
-    const int64_t n_tokens = std::ssize(fed_[i]), n_logits = Executor::n_logits(row, n_tokens);
+void EngineImpl::plan_draws(Flight& flight) {
+  for (size_t i = 0; i < flight.plan.rows.size(); ++i) {
+    const StepRow& row = flight.plan.rows[i];
+    const int64_t n_tokens = std::ssize(flight.fed[i]);
+    const int64_t n_logits = Executor::n_logits(row, n_tokens);
+    flight.rows[i].first_logit = flight.draws.size();
+    flight.cost.tokens += n_tokens;
     if (n_logits == 0) continue;
     const Choice& choice =
         live_.at(row.key.request).parts[static_cast<size_t>(row.key.choice)].choice;
@@ -101,16 +118,12 @@ void EngineImpl::plan_draws(const StepPlan& plan) {
     draw.wanted = row.ends_text && !row.all_logits && choice.samples_only() &&
                   scheduler_.find(row.key)->spec.n_choices == 1;
     draw.params = choice.sampling();
+    flight.rows[i].drawn = draw.wanted && executor_.draws();
     for (int64_t token = n_tokens - n_logits; token < n_tokens; ++token) {
       draw.position = row.row.start + token + 1;
-      draws_.push_back(draw);
+      flight.draws.push_back(draw);
     }
   }
-}
-
-PassResult EngineImpl::after(PassResult pass, int64_t n_rows) const {
-  return {pass.logits + n_rows * model_->spec().vocab,
-          pass.drawn == nullptr ? nullptr : pass.drawn + n_rows};
 }
 
 void EngineImpl::note_admissions() {
@@ -149,35 +162,44 @@ void EngineImpl::end_choice(LiveRequest& live, int32_t choice, FinishReason reas
   part.draft_text.reset();
 }
 
-// Draws what the window decides for one choice: the token after it, and while drafts stand, those
-// after them.
-RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row, int32_t choice,
-                                          std::span<const int32_t> fed, PassResult pass,
+// Draws what the window decides for one choice: the token after it, and while drafts are accepted,
+// those after them.
+RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const Flight& flight, size_t i,
+                                          int32_t choice, const PassResult& pass,
                                           RowResult& result) {
+  const StepRow& row = flight.plan.rows[i];
+  const Flight::RowState& state = flight.rows[i];
+  std::span<const int32_t> fed = flight.fed[i];
+  auto logit = static_cast<int64_t>(state.first_logit);
+  if (row.phase == Phase::kSweep) {
+    // A prompt's window is committed; only what follows its last token is open.
+    logit += Executor::n_logits(row, std::ssize(fed)) - 1;
+    fed = fed.last(1);
+  }
   const int64_t vocab = model_->spec().vocab;
   LiveRequest::Part& part = live.parts[static_cast<size_t>(choice)];
-  const Sequence& sequence = *scheduler_.find(row.key);
-  const int64_t length = sequence.length();
-  const int64_t most = sequence.spec.max_length - length;
   RowResult::Choice out;
   const auto end = [&](FinishReason reason) {
     out.ended = true;
     end_choice(live, choice, reason);
   };
   std::vector<TokenEvent> events;
-  int32_t stand = 0;
-  if (most == 0) end(FinishReason::kLength);
-  for (bool agrees = true; agrees && !out.ended; ++stand) {
-    const int64_t position = length + std::ssize(events);
+  int32_t taken = 0;
+  if (state.max_new == 0) end(FinishReason::kLength);
+  for (bool agrees = true; agrees && !out.ended; ++taken, ++logit) {
+    const int64_t position = state.length + std::ssize(events);
     const auto drawn =
-        pass.drawn != nullptr
-            ? part.choice.take(pass.drawn[stand], position)
-            : part.choice.draw(draw_, {pass.logits + stand * vocab, static_cast<size_t>(vocab)},
+        state.drawn
+            ? part.choice.take(pass.drawn[logit], position)
+            : part.choice.draw(draw_, {pass.logits + logit * vocab, static_cast<size_t>(vocab)},
                                position);
     if (drawn.status == Choice::Status::kToken) {
-      agrees = stand + 1 < std::ssize(fed) && fed[static_cast<size_t>(stand + 1)] == drawn.token;
+      // A draft is accepted if it is what the model draws in its place.
+      agrees = state.drawn ? taken < pass.n_accepted[i]
+                           : taken + 1 < std::ssize(fed) &&
+                                 fed[static_cast<size_t>(taken + 1)] == drawn.token;
       events.push_back({choice, drawn.token, agrees, drawn.logprob});
-      if (std::ssize(events) == most) end(FinishReason::kLength);
+      if (std::ssize(events) == state.max_new) end(FinishReason::kLength);
     } else if (drawn.status == Choice::Status::kStop) {
       end(FinishReason::kStopId);
     } else if (drawn.status == Choice::Status::kConstraintDone) {
@@ -192,7 +214,7 @@ RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row,
     const size_t kept = std::min(live.listener->tokens(events), events.size());
     if (kept < events.size()) {
       events.resize(kept);
-      end(FinishReason::kStopId);
+      end(FinishReason::kStopped);
     }
   }
   for (const TokenEvent& event : events) {
@@ -200,20 +222,35 @@ RowResult::Choice EngineImpl::take_choice(LiveRequest& live, const StepRow& row,
     result.accepted += event.from_draft ? 1 : 0;
   }
   if (row.phase == Phase::kStep) {
-    result.n_commit = std::min(std::max(stand, 1), static_cast<int32_t>(events.size()) + 1);
+    result.n_commit = std::min(std::max(taken, 1), static_cast<int32_t>(events.size()) + 1);
   }
   live.usage.new_tokens += std::ssize(events);
   return out;
 }
 
-// `pass` from this row's logits on; `drawn` only if they were all drawn.
-RowResult EngineImpl::take_row(const StepRow& row, std::span<const int32_t> fed, PassResult pass) {
+// Of choice 0, once it has ended: what sessions go on from.
+void EngineImpl::keep_text(LiveRequest& live, const Flight& flight, size_t i,
+                           const RowResult::Choice& choice) {
+  const Flight::RowState& state = flight.rows[i];
+  if (!state.text.empty()) {
+    live.first_text = state.text;
+  } else {
+    const auto& tokens = scheduler_.find(flight.plan.rows[i].key)->spec.tokens;
+    live.first_text.assign(tokens.begin(), tokens.begin() + state.length);
+  }
+  live.first_text.insert(live.first_text.end(), choice.tokens.begin(), choice.tokens.end());
+}
+
+RowResult EngineImpl::take_row(const Flight& flight, size_t i, const PassResult& pass) {
+  const StepRow& row = flight.plan.rows[i];
   RowResult result;
-  result.n_tokens = static_cast<int32_t>(fed.size());
+  result.n_tokens = static_cast<int32_t>(flight.fed[i].size());
   result.n_commit = row.phase == Phase::kSweep ? result.n_tokens : 0;
   if (row.only_folds) return result;
   LiveRequest& live = live_.at(row.key.request);
-  if (row.all_logits) take_prompt_logprobs(live, row, pass.logits);
+  const float* logits =
+      pass.logits + static_cast<int64_t>(flight.rows[i].first_logit) * model_->spec().vocab;
+  if (row.all_logits) take_prompt_logprobs(live, row, logits);
   if (!row.ends_text) return result;
   if (!live.prompt_done) {
     live.prompt_done = true;
@@ -221,32 +258,38 @@ RowResult EngineImpl::take_row(const StepRow& row, std::span<const int32_t> fed,
       live.listener->prompt_logprobs(std::move(live.prompt_logprobs));
     }
   }
-  // A sweep's window stands; only what follows its last token is open.
-  if (row.phase == Phase::kSweep) {
-    pass = after(pass, Executor::n_logits(row, std::ssize(fed)) - 1);
-    fed = fed.last(1);
-  }
-  const int32_t n_choices = scheduler_.find(row.key)->spec.n_choices;
-  for (int32_t i = 0; i < n_choices; ++i) {
-    result.choices.push_back(take_choice(live, row, row.key.choice + i, fed, pass, result));
+  const Sequence* sequence = scheduler_.find(row.key);
+  const int32_t n_choices = sequence == nullptr ? 1 : sequence->spec.n_choices;
+  for (int32_t c = 0; c < n_choices; ++c) {
+    result.choices.push_back(take_choice(live, flight, i, row.key.choice + c, pass, result));
   }
   live.usage.accepted += result.accepted;
-  const Sequence& sequence = *scheduler_.find(row.key);
-  for (int32_t i = 0; i < n_choices; ++i) {
-    const int32_t choice = row.key.choice + i;
-    if (!result.choices[static_cast<size_t>(i)].ended) continue;
+  for (int32_t c = 0; c < n_choices; ++c) {
+    const int32_t choice = row.key.choice + c;
+    if (!result.choices[static_cast<size_t>(c)].ended) continue;
+    if (c == 0 && sequence != nullptr) live.usage.preemptions += sequence->preemptions;
+    if (choice == 0) keep_text(live, flight, i, result.choices[0]);
+    if (flight.committed) continue;  // settle() goes on
     just_ended_.push_back({row.key.request, choice});
-    if (i == 0) live.usage.preemptions += sequence.preemptions;
-    if (choice != 0) continue;
-    live.first_text = sequence.spec.tokens;
-    const auto& last = result.choices[0].tokens;
-    live.first_text.insert(live.first_text.end(), last.begin(), last.end());
-    if (options_.test_hooks) live.first_hash = hash_after(row, result);
+    if (choice == 0 && options_.test_hooks) live.first_hash = hash_after(row, result);
   }
   return result;
 }
 
-// Of the text's state once this row is committed.
+// A row whose sequence ended in the step before: nothing of it is kept but its fold.
+RowResult EngineImpl::drop_row(const Flight& flight, size_t i) {
+  const StepRow& row = flight.plan.rows[i];
+  RowResult result;
+  result.n_tokens = static_cast<int32_t>(flight.fed[i].size());
+  result.choices.push_back({{}, /*ended=*/true});
+  just_ended_.push_back(row.key);
+  if (row.key.choice == 0 && options_.test_hooks) {
+    live_.at(row.key.request).first_hash = hash_after(row, result);
+  }
+  return result;
+}
+
+// Of the sequence's state once this row is committed.
 std::string EngineImpl::hash_after(const StepRow& row, const RowResult& result) {
   SequenceState state = scheduler_.find(row.key)->state;
   Row fed = row.row;
@@ -258,45 +301,156 @@ std::string EngineImpl::hash_after(const StepRow& row, const RowResult& result) 
   return hex(executor_.state_hash(state, row.pages, budget_.pools.checkpoint_slots));
 }
 
+// Its results can be committed before they are known: every row's next token is the device's to
+// draw, and no draft of the host follows it.
+bool EngineImpl::runs_ahead(const Flight& flight) const {
+  if (!executor_.overlaps() || !scheduler_.has_slack()) return false;
+  for (size_t i = 0; i < flight.plan.rows.size(); ++i) {
+    const StepRow& row = flight.plan.rows[i];
+    const bool known = row.only_folds || (row.phase == Phase::kSweep && !row.ends_text);
+    if (flight.rows[i].dropped) continue;
+    if (row.all_logits || (!known && !flight.rows[i].drawn) ||
+        (row.phase == Phase::kStep && std::ssize(flight.fed[i]) > 1)) {
+      return false;
+    }
+    if (!known && scheduler_.find(row.key)->spec.max_drafts > 0) return false;
+  }
+  return true;
+}
+
+void EngineImpl::commit_ahead(Flight& flight) {
+  StepResult result;
+  for (size_t i = 0; i < flight.plan.rows.size(); ++i) {
+    const StepRow& row = flight.plan.rows[i];
+    Flight::RowState& state = flight.rows[i];
+    if (state.dropped) {
+      result.rows.push_back(drop_row(flight, i));
+      continue;
+    }
+    RowResult& r = result.rows.emplace_back();
+    r.n_tokens = r.n_commit = static_cast<int32_t>(flight.fed[i].size());
+    if (!row.ends_text || row.only_folds) continue;
+    const bool ends = state.max_new <= 1;
+    RowResult::Choice& choice = r.choices.emplace_back();
+    if (state.max_new > 0) choice.tokens.push_back(kUnknownToken);
+    choice.ended = ends;
+    if (!ends) continue;
+    state.text = scheduler_.find(row.key)->spec.tokens;
+    if (row.key.choice == 0 && options_.test_hooks) {
+      live_.at(row.key.request).first_hash = hash_after(row, r);
+    }
+  }
+  scheduler_.commit(flight.plan, result);
+  flight.committed = true;
+}
+
+// Waits for a step that was committed ahead and tells what it drew. A sequence that ended is
+// dropped from the step that follows.
+void EngineImpl::settle(Flight& flight, Flight* next) {
+  const PassResult pass = executor_.wait();
+  for (size_t i = 0; i < flight.plan.rows.size(); ++i) {
+    const StepRow& row = flight.plan.rows[i];
+    const Flight::RowState& state = flight.rows[i];
+    if (state.dropped) continue;
+    const RowResult result = take_row(flight, i, pass);
+    if (result.choices.empty()) continue;
+    const RowResult::Choice& choice = result.choices[0];
+    flight.cost.new_tokens += std::ssize(choice.tokens);
+    if (state.max_new > 0) {
+      scheduler_.resolve(row.key,
+                         choice.tokens.empty() ? std::nullopt : std::optional(choice.tokens[0]));
+    }
+    if (!choice.ended) continue;
+    if (state.max_new <= 1) {
+      just_ended_.push_back(row.key);
+      continue;
+    }
+    const auto follows = [&](const StepRow& other) { return other.key == row.key; };
+    const auto at = next == nullptr ? nullptr : &next->plan.rows;
+    const auto found =
+        at == nullptr ? std::vector<StepRow>::iterator{} : std::ranges::find_if(*at, follows);
+    if (at != nullptr && found != at->end()) {
+      next->rows[static_cast<size_t>(found - at->begin())].dropped = true;
+    } else {
+      just_ended_.push_back(row.key);
+      scheduler_.remove(row.key);
+    }
+  }
+  const double passed = trace_.now();
+  flight.cost.seconds = passed - flight.drafted;
+  scheduler_.observe(flight.cost);
+  if (trace_.on()) trace_step(flight, passed);
+}
+
+// The results of the step that was launched last, and all that they change.
+void EngineImpl::finish_flight() {
+  Flight flight = std::move(*flight_);
+  flight_.reset();
+  const PassResult pass = executor_.wait();
+  const double passed = trace_.now();
+  StepResult result;
+  for (size_t i = 0; i < flight.plan.rows.size(); ++i) {
+    result.rows.push_back(flight.rows[i].dropped ? drop_row(flight, i) : take_row(flight, i, pass));
+    for (const auto& choice : result.rows[i].choices) {
+      flight.cost.new_tokens += std::ssize(choice.tokens);
+    }
+  }
+  scheduler_.commit(flight.plan, result);
+  flight.cost.seconds = passed - flight.drafted;
+  scheduler_.observe(flight.cost);
+  report_ended();
+  if (trace_.on()) trace_step(flight, passed);
+}
+
+// On a device that overlaps passes, a step is planned and launched while the one before it runs, if
+// nothing but the drawn tokens themselves is missing; the device finds those where it drew them.
 void EngineImpl::step() {
+  const bool ahead = flight_ && runs_ahead(*flight_);
+  if (flight_ && !ahead) finish_flight();
+  if (ahead) commit_ahead(*flight_);
   StepPlan plan = scheduler_.plan();
   note_admissions();
   drop_waiting_drafters();
   act(plan.actions);
-  if (plan.rows.empty()) return;
-  const double start = trace_.now();
-  propose(plan);
-  const double drafted = trace_.now();
-  plan_draws(plan);
-  PassResult pass = executor_.run(plan.rows, fed_, draws_);
-  const double passed = trace_.now();
-  StepResult result;
-  result.draft_seconds = drafted - start;
-  result.seconds = passed - drafted;
-  size_t n_taken = 0;
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const int64_t n_logits = Executor::n_logits(plan.rows[i], std::ssize(fed_[i]));
-    const bool drawn = n_logits > 0 && draws_[n_taken].wanted;
-    result.rows.push_back(
-        take_row(plan.rows[i], fed_[i], {pass.logits, drawn ? pass.drawn : nullptr}));
-    n_taken += static_cast<size_t>(n_logits);
-    pass = after(pass, n_logits);
+  std::optional<Flight> next;
+  if (!plan.rows.empty()) {
+    next = make_flight(std::move(plan));
+    propose(*next);
+    next->drafted = trace_.now();
+    next->cost.draft_seconds = next->drafted - next->start;
+    plan_draws(*next);
+    launch(*next);
+    ++counts_.steps;
   }
-  scheduler_.commit(plan, result);
-  ++counts_.steps;
-  report_ended();
-  if (trace_.on()) trace_step(plan, start, drafted, passed);
+  if (ahead) {
+    settle(*flight_, next ? &*next : nullptr);
+    report_ended();
+  }
+  flight_ = std::move(next);
+  if (flight_ && !executor_.overlaps()) finish_flight();
 }
 
-void EngineImpl::trace_step(const StepPlan& plan, double start, double drafted, double passed) {
-  int64_t n_tokens = 0;
-  for (size_t i = 0; i < plan.rows.size(); ++i) n_tokens += std::ssize(fed_[i]);
+// A token that the step under way draws is named by that step's row.
+void EngineImpl::launch(Flight& flight) {
+  for (size_t i = 0; i < flight.plan.rows.size(); ++i) {
+    for (int32_t& id : flight.fed[i]) {
+      if (id != kUnknownToken) continue;
+      const auto& before = flight_->plan.rows;
+      const auto row = std::ranges::find(before, flight.plan.rows[i].key, &StepRow::key);
+      REPLAYSSM_CHECK(row != before.end(), "an unknown token that no step draws");
+      id = drawn_token(static_cast<int32_t>(row - before.begin()));
+    }
+  }
+  executor_.launch(flight.plan.rows, flight.fed, flight.draws);
+}
+
+void EngineImpl::trace_step(const Flight& flight, double passed) {
   const double end = trace_.now();
-  trace_.span("step", 0, start, end,
-              concat("{\"rows\": ", plan.rows.size(), ", \"tokens\": ", n_tokens,
+  trace_.span("step", 0, flight.start, end,
+              concat("{\"rows\": ", flight.plan.rows.size(), ", \"tokens\": ", flight.cost.tokens,
                      ", \"requests\": ", live_.size(), "}"));
-  trace_.span("draft", 0, start, drafted, "{}");
-  trace_.span("pass", 0, drafted, passed, "{}");
+  trace_.span("draft", 0, flight.start, flight.drafted, "{}");
+  trace_.span("pass", 0, flight.drafted, passed, "{}");
   trace_.span("sample", 0, passed, end, "{}");
 }
 

@@ -40,14 +40,15 @@ uint64_t EngineImpl::fingerprint() {
   row.row.read_slot = row.row.write_slot = row.row.ring_slot = 0;
   for (int32_t i = 0; i * ops::kKvPage < length; ++i) row.pages.push_back(i);
   row.ends_text = true;
-  const float* logits = executor_.run({&row, 1}, {&text, 1}, {}).logits;
+  executor_.launch({&row, 1}, {&text, 1}, {});
+  const float* logits = executor_.wait().logits;
   const int64_t numbers[] = {model.spec().vocab,
                              std::ssize(model.spec().layers),
                              model.grid().interval,
                              static_cast<int64_t>(model.activation()),
                              static_cast<int64_t>(model.checkpoint()),
                              static_cast<int64_t>(model.ring()),
-                             static_cast<int64_t>(model.options().isa),
+                             static_cast<int64_t>(draw_.context.isa()),
                              draw_.context.bf16_dot() ? 1 : 0};
   Checksum sum;
   sum.add(numbers, sizeof numbers);

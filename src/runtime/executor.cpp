@@ -59,9 +59,8 @@ int64_t Executor::n_logits(const StepRow& row, int64_t n_tokens) {
   return row.ends_text ? 1 : 0;
 }
 
-PassResult Executor::run(std::span<const StepRow> rows,
-                         std::span<const std::vector<int32_t>> tokens,
-                         std::span<const DrawRow> draws) {
+void Executor::launch(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens,
+                      std::span<const DrawRow> draws) {
   rows_.clear();
   tokens_.clear();
   logit_tokens_.clear();
@@ -79,12 +78,11 @@ PassResult Executor::run(std::span<const StepRow> rows,
     }
     traffic_.add(memory_, model_, row.row, row.phase == Phase::kSweep);
   }
-  const PassResult result = backend_->run({rows_, tokens_, logit_tokens_}, draws);
+  backend_->launch({rows_, tokens_, logit_tokens_}, draws);
   for (const StepRow& row : rows) {
     if (!row.save_conv) continue;
     save_conv(row.row.ring_slot, row.row.write_slot, row.row.start + row.row.n_tokens);
   }
-  return result;
 }
 
 int64_t Executor::snapshot_bytes(int64_t n_pages) const {
@@ -120,9 +118,8 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
   const int64_t at = grid.checkpoint_of(state.n);
   int32_t slot = state.checkpoint_slot;
   if (grid.fold_pending(state.n, state.c)) {
-    ForwardRow fold;
-    fold.row = {state.n, state.c, state.n, 0, 0, std::max(slot, 0), spare_slot, state.ring_slot};
-    backend_->run({{&fold, 1}, {}, {}}, {});
+    backend_->fold(
+        {state.n, state.c, state.n, 0, 0, std::max(slot, 0), spare_slot, state.ring_slot});
     slot = spare_slot;
   }
   sum.add(&state.n, sizeof state.n);

@@ -25,11 +25,15 @@ class Executor {
   // Any action but kEvict.
   void act(const Action& action);
 
-  // One pass over the rows; tokens[i] are the ids of row i's window. Logits come in the order of
-  // the rows: every token's for all_logits rows and for steps, the last's for sweeps that end
-  // their text. draws: a row each of these, or none.
-  PassResult run(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens,
-                 std::span<const DrawRow> draws);
+  // Starts one pass over the rows; tokens[i] are the ids of row i's window. Logits come in the
+  // order of the rows: every token's for all_logits rows and for steps, the last's for sweeps that
+  // end their sequence. draws: a row each of these, or none. Backend::launch() says what may
+  // overlap.
+  void launch(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens,
+              std::span<const DrawRow> draws);
+  PassResult wait() { return backend_->wait(); }
+  bool overlaps() const { return backend_->overlaps(); }
+  bool draws() const { return backend_->draws(); }
   // Logit rows that run() gives for a row with so many tokens.
   static int64_t n_logits(const StepRow& row, int64_t n_tokens);
 

@@ -9,18 +9,18 @@
 namespace replayssm {
 namespace {
 
-PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits, int32_t slots_each) {
-  const double each = static_cast<double>(memory.checkpoint_slot) * slots_each +
-                      static_cast<double>(memory.ring_slot + memory.conv_slot) +
-                      static_cast<double>(memory.kv_page) *
-                          static_cast<double>(ops::pages_for(limits.max_positions));
+PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits) {
+  const double each =
+      static_cast<double>(memory.checkpoint_slot + memory.ring_slot + memory.conv_slot) +
+      static_cast<double>(memory.kv_page) *
+          static_cast<double>(ops::pages_for(limits.max_positions));
   const double kept =
       static_cast<double>(memory.checkpoint_slot + memory.conv_rows) * limits.snapshots +
       static_cast<double>(memory.kv_page) * limits.snapshot_pages;
   check_memory(each * limits.max_sequences + kept,
                concat(limits.max_sequences, " sequences of ", limits.max_positions, " tokens"));
   PoolSizes sizes;
-  sizes.checkpoint_slots = limits.max_sequences * slots_each + limits.snapshots;
+  sizes.checkpoint_slots = limits.max_sequences + limits.snapshots;
   sizes.ring_slots = limits.max_sequences;
   sizes.snapshots = limits.snapshots > 0;
   const int64_t pages =
@@ -28,11 +28,6 @@ PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits, int3
   if (pages > INT32_MAX) fail("a KV cache of ", pages, " pages; at most ", INT32_MAX);
   sizes.kv_pages = static_cast<int32_t>(pages);
   return sizes;
-}
-
-// kPlain keeps a snapshot a token of a window, beside the state that the window starts from.
-int32_t checkpoint_slots_each(const ModelOptions& options) {
-  return options.state == StateMode::kPlain ? options.max_window + 1 : 1;
 }
 
 void check_committed(Status status) {
@@ -56,32 +51,26 @@ Runner::Runner(std::shared_ptr<const Model> model, const Device& device, RunnerL
     : model_(std::move(model)),
       memory_(device.memory(*model_)),
       limits_(limits),
-      backend_(device.make(*model_,
-                           pool_sizes(memory_, limits, checkpoint_slots_each(model_->options())),
-                           limits.forward())),
-      slots_(plain() ? 0 : limits.max_sequences + limits.snapshots),
+      backend_(device.make(*model_, pool_sizes(memory_, limits), limits.forward())),
+      slots_(limits.max_sequences + limits.snapshots),
       pages_(static_cast<int32_t>(limits.max_sequences * ops::pages_for(limits.max_positions)) +
              limits.snapshot_pages),
       cache_(slots_, pages_, memory_.checkpoint_slot + memory_.conv_rows, memory_.kv_page),
       sequences_(static_cast<size_t>(limits.max_sequences)) {
-  REPLAYSSM_CHECK(!plain() || limits.snapshots == 0, "snapshots need replay");
   for (Sequence& s : sequences_) {
     s.pages.reserve(static_cast<size_t>(ops::pages_for(limits.max_positions)));
-    s.snapshots.reserve(static_cast<size_t>(limits.max_tokens));
   }
   rows_.reserve(static_cast<size_t>(limits.max_sequences));
   tokens_.reserve(static_cast<size_t>(limits.max_tokens));
   logit_tokens_.reserve(static_cast<size_t>(limits.max_logits));
 }
 
-int32_t Runner::slots_each() const { return checkpoint_slots_each(model_->options()); }
-
 int32_t Runner::open() {
   for (int32_t i = 0; i < limits_.max_sequences; ++i) {
     Sequence& s = sequences_[i];
     if (s.open) continue;
     s.open = true;
-    s.state = {0, 0, plain() ? i * slots_each() : -1, i};
+    s.state = {0, 0, -1, i};
     s.n_pending = 0;
     return i;
   }
@@ -103,14 +92,14 @@ void Runner::close(int32_t sequence) {
 void Runner::release(Sequence& s) {
   for (const int32_t page : s.pages) pages_.release(page);
   s.pages.clear();
-  if (!plain() && s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
+  if (s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
 }
 
 Row Runner::row_of(const Window& window, int64_t token) const {
   const SequenceState& s = sequences_[window.sequence].state;
   Row row;
   row.n = s.n;
-  row.c = plain() ? 0 : s.c;
+  row.c = s.c;
   row.start = s.n + window.pending;
   row.n_tokens = static_cast<int32_t>(window.tokens.size());
   row.token = token;
@@ -153,13 +142,9 @@ void Runner::place_fold(const Sequence& s, bool prefill, Row& row) {
   if (slot < 0) row.read_slot = row.write_slot;
 }
 
-// A prefill stands; of a step, its fold does.
+// A prefill is committed; of a step, its fold is.
 void Runner::commit(const Window& window, const Row& row) {
   SequenceState& state = sequences_[window.sequence].state;
-  if (plain()) {
-    if (window.prefill) state.n += row.n_tokens;
-    return;
-  }
   const int32_t old = state.checkpoint_slot;
   check_committed(window.prefill ? commit_sweep(model_->grid(), row, state)
                                  : commit_step(model_->grid(), row, 0, state));
@@ -205,23 +190,6 @@ void Runner::forget() {
   while (cache_.evict(nullptr)) continue;
 }
 
-// kPlain: a prefill writes the last token's state over the sequence's own; a window takes the other
-// slots in turn, one a token, for any of them may be the accepted one.
-void Runner::place_states(const Window& window, Sequence& s) {
-  s.snapshots.assign(window.tokens.size(), -1);
-  if (window.prefill) {
-    s.snapshots.back() = s.state.checkpoint_slot;
-    return;
-  }
-  const int32_t first = s.state.ring_slot * slots_each();
-  for (size_t i = 0; i < s.snapshots.size(); ++i) {
-    const int32_t at = s.state.checkpoint_slot - first + 1 + static_cast<int32_t>(i);
-    s.snapshots[i] = first + at % slots_each();
-  }
-  // One token has no snapshot to keep: its state goes back where it came from.
-  if (s.snapshots.size() == 1) s.snapshots[0] = s.state.checkpoint_slot;
-}
-
 void Runner::check_window(const Window& window) const {
   const Sequence& s = opened(window.sequence);
   const int64_t size = static_cast<int64_t>(window.tokens.size());
@@ -231,11 +199,6 @@ void Runner::check_window(const Window& window) const {
                   " pending");
   REPLAYSSM_CHECK(window.n_logits >= 0 && window.n_logits <= size, window.n_logits, " logits of ",
                   size, " tokens");
-  if (plain()) {
-    REPLAYSSM_CHECK(window.pending == 0, "pending tokens need replay");
-    REPLAYSSM_CHECK(s.n_pending != 1, "a plain token cannot be undone");
-    REPLAYSSM_CHECK(size > 0, "a plain window has tokens");
-  }
   const int64_t end = s.state.n + window.pending + size;
   if (end > limits_.max_positions) {
     fail(end, " tokens do not fit the context of ", limits_.max_positions);
@@ -256,13 +219,7 @@ const float* Runner::run(std::span<const Window> windows) {
     row.phase = window.prefill ? Phase::kSweep : Phase::kStep;
     take_pages(s, row.row.start + row.row.n_tokens);
     row.pages = s.pages.data();
-    if (plain()) {
-      row.row.read_slot = row.row.write_slot = s.state.checkpoint_slot;
-      place_states(window, s);
-      row.state_slots = s.snapshots.data();
-    } else {
-      place_fold(s, window.prefill, row.row);
-    }
+    place_fold(s, window.prefill, row.row);
     rows_.push_back(row);
     s.n_pending = window.prefill ? 0 : window.pending + row.row.n_tokens;
     tokens_.insert(tokens_.end(), window.tokens.begin(), window.tokens.end());
@@ -284,10 +241,6 @@ void Runner::advance(int32_t sequence, int64_t count) {
   Sequence& s = sequences_[sequence];
   REPLAYSSM_CHECK(count >= 0 && count <= s.n_pending, "advance of ", count, " with ", s.n_pending,
                   " fed");
-  REPLAYSSM_CHECK(!plain() || count > 0 || s.n_pending != 1, "a plain token cannot be undone");
-  if (plain() && count > 0) {
-    s.state.checkpoint_slot = s.snapshots[static_cast<size_t>(count - 1)];
-  }
   s.state.n += count;
   s.n_pending = 0;
 }

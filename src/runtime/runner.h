@@ -27,7 +27,7 @@ struct RunnerLimits {
   int64_t max_positions = 2048;  // of one sequence
   int64_t max_tokens = 256;      // packed tokens of one pass
   int64_t max_logits = 256;      // logit rows of one pass
-  // Memory for what keep() remembers, beside the sequences' own; none with plain state.
+  // Memory for what keep() remembers, beside the sequences' own.
   int32_t snapshots = 0;
   int32_t snapshot_pages = 0;
 
@@ -75,9 +75,8 @@ class Runner {
   // then.
   const float* run(std::span<const Window> windows);
 
-  // Of the tokens pending after n, the first `count` stand and the others are dropped. Counts that
-  // were never fed are a programmer's mistake, and with plain state a lone token's 0 (or the next
-  // window without advance()): its state has replaced the old one.
+  // Of the tokens pending after n, the first `count` are committed and the others are dropped.
+  // Counts that were never fed are a programmer's mistake.
   void advance(int32_t sequence, int64_t count);
 
   // Remembers the state of a sequence that a prefill has just brought to a grid point, the text up
@@ -98,29 +97,25 @@ class Runner {
  private:
   struct Sequence {
     SequenceState state;
-    int64_t n_pending = 0;           // tokens fed past n that advance() may let stand
-    int64_t last_pass = -1;          // the last pass that held a window of it
-    std::vector<int32_t> pages;      // of the tokens fed so far
-    std::vector<int32_t> snapshots;  // kPlain: the slot of the state after each pending token
+    int64_t n_pending = 0;       // tokens fed past n that advance() may commit
+    int64_t last_pass = -1;      // the last pass that held a window of it
+    std::vector<int32_t> pages;  // of the tokens fed so far
     bool open = false;
   };
 
-  bool plain() const { return model_->options().state == StateMode::kPlain; }
   const Sequence& opened(int32_t sequence) const;
   void check_window(const Window& window) const;
-  int32_t slots_each() const;
   Row row_of(const Window& window, int64_t token) const;
   void take_pages(Sequence& sequence, int64_t end);
   void place_fold(const Sequence& sequence, bool prefill, Row& row);
   void commit(const Window& window, const Row& row);
   void release(Sequence& sequence);
-  void place_states(const Window& window, Sequence& sequence);
 
   std::shared_ptr<const Model> model_;
   ModelMemory memory_;
   RunnerLimits limits_;
   std::unique_ptr<Backend> backend_;
-  RefPool slots_;  // kReplay: a sequence's own, which a snapshot may share
+  RefPool slots_;  // a sequence's own, which a snapshot may share
   RefPool pages_;
   PrefixCache cache_;
   std::vector<Sequence> sequences_;

@@ -450,16 +450,30 @@ void Scheduler::commit_row(const StepRow& row, const RowResult& result) {
 void Scheduler::commit(const StepPlan& plan, const StepResult& result) {
   REPLAYSSM_CHECK(plan.rows.size() == result.rows.size(), plan.rows.size(), " rows, ",
                   result.rows.size(), " results");
-  int64_t tokens = 0, new_tokens = 0, drafted = 0;
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    tokens += result.rows[i].n_tokens;
-    drafted += result.rows[i].n_tokens - plan.rows[i].row.n_tokens;
-    for (const auto& choice : result.rows[i].choices) new_tokens += std::ssize(choice.tokens);
-    commit_row(plan.rows[i], result.rows[i]);
+  for (size_t i = 0; i < plan.rows.size(); ++i) commit_row(plan.rows[i], result.rows[i]);
+}
+
+void Scheduler::resolve(const SequenceKey& key, std::optional<int32_t> token) {
+  const auto found = sequences_.find(key);
+  if (found == sequences_.end()) return;
+  auto& tokens = found->second.spec.tokens;
+  REPLAYSSM_CHECK(tokens.back() == kUnknownToken, "a known token is resolved");
+  if (token) {
+    tokens.back() = *token;
+  } else {
+    tokens.pop_back();
   }
-  if (tokens > 0) {
-    cost_.observe(tokens, result.seconds, new_tokens, drafted, result.draft_seconds);
-  }
+}
+
+// A step takes two pages at most; prompts take a chunk's.
+bool Scheduler::has_slack() const {
+  const int64_t most = 2 * std::ssize(sequences_) + options_.chunk_tokens / kPage;
+  return pages_.n_free() >= most || pages_.n_free() + cache_.n_sole_pages({}) >= most;
+}
+
+void Scheduler::observe(const PassCost& cost) {
+  if (cost.tokens == 0) return;
+  cost_.observe(cost.tokens, cost.seconds, cost.new_tokens, cost.drafted, cost.draft_seconds);
 }
 
 std::optional<Scheduler::Place> Scheduler::import(std::span<const int32_t> tokens) {

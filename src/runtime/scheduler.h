@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/state.h"
 #include "runtime/cut_points.h"
 #include "runtime/draft_policy.h"
 #include "runtime/prefix_cache.h"
@@ -83,8 +84,16 @@ class Scheduler {
 
   // The next step; empty if there is nothing to do.
   StepPlan plan();
-  // What became of the last plan, row by row.
+  // What became of the last plan, row by row. A token that is not known yet is kUnknownToken: the
+  // next plan goes on from it, and resolve() follows.
   void commit(const StepPlan& plan, const StepResult& result);
+  // The unknown last token of a sequence: what it is, or that there is none after all, for the
+  // sequence ends before it.
+  void resolve(const SequenceKey& key, std::optional<int32_t> token);
+  // The next plan takes nobody's memory away.
+  bool has_slack() const;
+  // The cost of a pass, for the choice of drafts.
+  void observe(const PassCost& cost);
 
   bool idle() const { return sequences_.empty(); }
   const Sequence* find(const SequenceKey& key) const;

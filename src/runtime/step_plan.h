@@ -71,9 +71,19 @@ struct RowResult {
   std::vector<Choice> choices;
 };
 
+// A token that the device has drawn, or will, and the host does not know.
+constexpr int32_t kUnknownToken = -1;
+
 struct StepResult {
   std::vector<RowResult> rows;  // as StepPlan::rows
-  double seconds = 0;           // of the pass
+};
+
+// What a pass cost, and what it gave.
+struct PassCost {
+  int64_t tokens = 0;  // fed, drafts included
+  int64_t new_tokens = 0;
+  int64_t drafted = 0;
+  double seconds = 0;
   double draft_seconds = 0;
 };
 

@@ -6,22 +6,17 @@ void StateTraffic::add(const ModelMemory& memory, const Model& model, const Row&
                        bool prefill) {
   const int64_t state = memory.checkpoint_slot;
   const int64_t tokens = row.n_tokens;
-  if (model.options().state == StateMode::kPlain) {
-    read += row.n > 0 ? state : 0;
-    written += prefill ? state : state * tokens;
-  } else {
-    const Grid& grid = model.grid();
-    const bool folds = grid.fold_pending(row.n, row.c);
-    const int64_t at = grid.checkpoint_of(row.n);
-    const int64_t end = row.start + tokens;
-    read += row.c > 0 ? state : 0;
-    read += memory.ring_token * (row.start - at + (folds ? grid.interval : 0));
-    const int64_t kept =
-        prefill && grid.checkpoint_of(end) > row.start ? end - grid.checkpoint_of(end) : tokens;
-    written += memory.ring_token * kept;
-    const bool sweep_folds = prefill && grid.checkpoint_of(end) > at;
-    written += folds || sweep_folds ? state : 0;
-  }
+  const Grid& grid = model.grid();
+  const bool folds = grid.fold_pending(row.n, row.c);
+  const int64_t at = grid.checkpoint_of(row.n);
+  const int64_t end = row.start + tokens;
+  read += row.c > 0 ? state : 0;
+  read += memory.ring_token * (row.start - at + (folds ? grid.interval : 0));
+  const int64_t kept =
+      prefill && grid.checkpoint_of(end) > row.start ? end - grid.checkpoint_of(end) : tokens;
+  written += memory.ring_token * kept;
+  const bool sweep_folds = prefill && grid.checkpoint_of(end) > at;
+  written += folds || sweep_folds ? state : 0;
   if (!prefill) plain += state * (1 + tokens);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/model.h"
+#include "model/state.h"
 
 namespace replayssm {
 

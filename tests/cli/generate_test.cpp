@@ -98,20 +98,6 @@ TEST_P(Generate, DraftsChangeNothing) {
   }
 }
 
-TEST_P(Generate, PlainStateWithAndWithoutDrafts) {
-  const Generated want = generate(folder_.path(), {"--state", "plain"});
-  for (const char* k : {"1", "7"}) {
-    const Generated got = generate(
-        folder_.path(), {"--state", "plain", "--draft", folder_.path(), "--draft-tokens", k});
-    EXPECT_EQ(got.object.at("ids"), want.object.at("ids"));
-    // One snapshot a draft: K + 2 states in all.
-    const auto states = [](const Generated& g) {
-      return g.object.at("stats").at("memory").at("checkpoint").get<int64_t>();
-    };
-    EXPECT_EQ(2 * states(got), (std::stoi(k) + 2) * states(want));
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Cli, Generate,
                          testing::Values("qwen3_5_tied", "qwen3_5_bf16", "nemotron_h_bf16"),
                          [](const auto& info) { return std::string(info.param); });

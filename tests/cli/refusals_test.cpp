@@ -67,7 +67,6 @@ TEST_F(Refusals, GenerateFlags) {
       {"--ring-dtype", "int8"},
       {"--threads", "-1"},
       {"--threads", "100000"},
-      {"--state", "magic"},
       {"--device", "tpu"},
       {"--draft-tokens", "0"},
       {"--draft-tokens", "-3"},
@@ -78,7 +77,6 @@ TEST_F(Refusals, GenerateFlags) {
   for (const auto& flags : bad) generate_fails(2, flags, {flags[0]});
   generate_fails(2, {"--draft", "ngram", "--draft-tokens", "16"}, {"--draft-tokens", "--grid 16"});
   generate_fails(2, {"--draft", "ngram", "--draft-tokens", "2147483647"}, {"--draft-tokens"});
-  generate_fails(2, {"--state", "plain", "--checkpoint-dtype", "int8"}, {"--checkpoint-dtype"});
   // Without the backend, without a device, or for this model, which is stored in fp32.
   generate_fails(1, {"--device", "cuda"}, {"CUDA"});
 }

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "help.h"
-#include "model/model.h"
+#include "model/cpu/weights_cpu.h"
 #include "process.h"
 
 namespace replayssm {
@@ -13,8 +13,8 @@ TEST(Help, EveryFlagIsDocumented) {
   const std::map<std::string, std::vector<std::string>> flags = {
       {"generate",
        {"--model", "--prompt", "-n", "--temperature", "--top-k", "--top-p", "--min-p", "--seed",
-        "--draft", "--draft-tokens", "--state", "--grid", "--checkpoint-dtype", "--ring-dtype",
-        "--threads", "--json", "--device", "--exact"}},
+        "--draft", "--draft-tokens", "--grid", "--checkpoint-dtype", "--ring-dtype", "--threads",
+        "--json", "--device", "--exact"}},
       {"logits",
        {"--model", "--ids", "--ids-file", "--out", "--mode", "--window", "--reject", "--grid",
         "--checkpoint-dtype", "--ring-dtype", "--threads"}},
@@ -52,7 +52,8 @@ TEST(Inspect, FiguresAreThoseOfTheModel) {
     options.max_window = 5;
     options.checkpoint = DType::kI8;
     const auto model = Model::load(fixture(name), options);
-    const ModelMemory m = model->memory();
+    ModelMemory m = memory_of(plan_layers_cpu(*model, best_isa()).sizes);
+    m.weights = weight_bytes_cpu(*model);
     const Outcome got =
         run_binary({"inspect", "-m", fixture(name), "--grid", "32", "--window", "5",
                     "--checkpoint-dtype", "int8", "--context", "100", "--memory", "0.5"});

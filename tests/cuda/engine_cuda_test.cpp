@@ -45,7 +45,7 @@ class CudaEngine : public ::testing::TestWithParam<Way> {
 // Greedy and drawn, on the device and (with logprobs) on the host, by every drafter: the tokens,
 // their logprobs and the state.
 TEST_P(CudaEngine, DraftsChangeNothing) {
-  bench_.options().draft_model = bench_.device().load(demo("demo-draft"), model_options());
+  bench_.options().draft_model = Model::load(demo("demo-draft"), model_options());
   bench_.options().draft_tokens = 7;
   bench_.options().adaptive_drafts = false;
   bench_.options().prefix_cache = false;

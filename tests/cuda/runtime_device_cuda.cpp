@@ -3,11 +3,9 @@
 
 namespace replayssm {
 
-std::unique_ptr<Device> open_device(const ops::Context&) { return cuda_device(/*exact=*/true); }
+std::unique_ptr<Device> open_device(const ops::Context&) { return cuda_device({.exact = true}); }
 
 std::vector<int32_t> device_intervals() { return {16}; }
-
-std::vector<StateMode> device_states() { return {StateMode::kReplay}; }
 
 int64_t device_overhead_bytes() { return int64_t{256} << 20; }
 

@@ -56,7 +56,7 @@ class Batch : public ::testing::TestWithParam<Mode> {
     options.activation = GetParam().activation;
     options.ring = GetParam().ring;
     options.checkpoint = GetParam().checkpoint;
-    const bool pairs = options.isa == Isa::kAvx512 && ops::bf16_dot_supported();
+    const bool pairs = best_isa() == Isa::kAvx512 && ops::bf16_dot_supported();
     return std::make_unique<Engine>(fixture(GetParam().fixture), options, pairs, n_threads);
   }
 
@@ -158,7 +158,7 @@ TEST_P(Batch, ForksGoOnAsIfAlone) {
     engine->run({{&parent, prefix, Phase::kSweep}});
     Sequence child = engine->sequence(2);
     const int32_t own_checkpoint = child.state.checkpoint_slot;
-    const StateParts& parts = engine->state().parts();
+    const StateParts& parts = engine->state().parts;
     fill_with_nan(parts.ring(child.state.ring_slot));
     copy_spans(parts.ring(parent.state.ring_slot), parts.ring(child.state.ring_slot));
     for (int64_t page = 0; page < at / ops::kKvPage; ++page) child.pages[page] = parent.pages[page];
@@ -207,8 +207,7 @@ TEST_P(Batch, SkippedRowsAndEmptyPassesRun) {
              Phase::kSweep,
              b.pages.data()};
   const std::vector<int64_t> wanted = {4, 1, 0};
-  std::vector<float> logits(3 * kVocab);
-  engine->forward().run({rows, tokens, wanted}, engine->state(), logits.data());
+  const std::vector<float> logits = engine->pass({rows, tokens, wanted});
   EXPECT_EQ(part(logits, 0, 1), part(want, 0, 1));
   EXPECT_EQ(part(logits, 1, 2), part(want, 1, 2));
   EXPECT_EQ(part(logits, 2, 3), part(want, 0, 1));
@@ -224,9 +223,8 @@ TEST_P(Batch, APassAllocatesNothing) {
                        Phase::kStep,
                        sequence.pages.data()};
   const std::vector<int64_t> wanted = {0, 2};
-  std::vector<float> logits(2 * kVocab);
   const int64_t before = n_allocations;
-  engine->forward().run({{&row, 1}, {ids.data(), 3}, wanted}, engine->state(), logits.data());
+  engine->forward().run({{&row, 1}, {ids.data(), 3}, wanted}, engine->state());
   EXPECT_EQ(n_allocations, before);
 }
 

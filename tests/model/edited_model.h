@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "model/model.h"
+#include "model/cpu/weights_cpu.h"
 #include "testing.h"
 
 namespace replayssm {
@@ -31,7 +31,10 @@ class EditedModel {
   }
   void expect_refused(std::initializer_list<std::string> parts) {
     const std::string& folder = write();
-    expect_refusal(parts, [&] { Model::load(folder, {}); });
+    expect_refusal(parts, [&] {
+      HostArena memory;
+      load_weights_cpu(*Model::load(folder, {}), memory);
+    });
   }
 
  private:

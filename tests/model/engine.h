@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "model/forward.h"
+#include "model/cpu/forward_cpu.h"
+#include "model/cpu/weights_cpu.h"
 
 namespace replayssm {
 
@@ -33,13 +34,16 @@ class Engine {
   static constexpr int32_t kPages = 64;
 
   Engine(const std::string& folder, const ModelOptions& options, bool bf16_dot = false,
-         int n_threads = 1)
+         int n_threads = 1, Isa isa = best_isa())
       : pool_(n_threads),
-        context_(pool_, options.isa, bf16_dot),
+        context_(pool_, isa, bf16_dot),
         model_(Model::load(folder, options)),
-        state_(*model_, {kSlots, kSlots, kPages}),
-        forward_(*model_, context_, {.max_tokens = 256, .max_rows = 16, .max_logits = 256}) {
-    const StateParts& parts = state_.parts();
+        layers_(plan_layers_cpu(*model_, isa)),
+        state_(take_pool(layers_.sizes, {kSlots, kSlots, kPages}, memory_)),
+        loaded_(load_weights_cpu(*model_, memory_)),
+        forward_(*model_, layers_, loaded_.weights, context_,
+                 {.max_tokens = 256, .max_rows = 16, .max_logits = 256}, memory_) {
+    const StateParts& parts = state_.parts;
     for (int32_t i = 0; i < kSlots; ++i) {
       fill_with_nan(parts.checkpoint(i));
       fill_with_nan(parts.ring(i));
@@ -49,7 +53,7 @@ class Engine {
 
   const Model& model() const { return *model_; }
   StatePool& state() { return state_; }
-  Forward& forward() { return forward_; }
+  ForwardCpu& forward() { return forward_; }
 
   // A sequence in slot `slot` with 8 pages, handed out in a scattered order.
   Sequence sequence(int32_t slot) const {
@@ -64,7 +68,6 @@ class Engine {
   std::vector<float> run(const std::vector<Window>& windows) {
     std::vector<ForwardRow> rows;
     std::vector<int32_t> tokens;
-    std::vector<std::vector<int32_t>> state_slots;  // kPlain: the last token's state, in place
     for (const auto& window : windows) {
       const SequenceState& s = window.sequence->state;
       ForwardRow row;
@@ -78,23 +81,15 @@ class Engine {
                  s.ring_slot};
       row.phase = window.phase;
       row.pages = window.sequence->pages.data();
-      if (model_->options().state == StateMode::kPlain) {
-        auto& slots = state_slots.emplace_back(window.tokens.size(), -1);
-        if (!slots.empty()) slots.back() = s.checkpoint_slot;
-        row.state_slots = slots.data();
-      }
       rows.push_back(row);
       tokens.insert(tokens.end(), window.tokens.begin(), window.tokens.end());
     }
     std::vector<int64_t> all(tokens.size());
     std::iota(all.begin(), all.end(), 0);
-    std::vector<float> logits(tokens.size() * static_cast<size_t>(model_->spec().vocab));
-    forward_.run({rows, tokens, all}, state_, logits.data());
+    const std::vector<float> logits = pass({rows, tokens, all});
     for (size_t i = 0; i < windows.size(); ++i) {
       SequenceState& s = windows[i].sequence->state;
-      if (model_->options().state == StateMode::kPlain) {
-        s.n += rows[i].row.n_tokens;
-      } else if (windows[i].phase == Phase::kSweep) {
+      if (windows[i].phase == Phase::kSweep) {
         EXPECT_EQ(commit_sweep(model_->grid(), rows[i].row, s), Status::kOk);
       } else {
         const int64_t advance = windows[i].advance < 0 ? rows[i].row.n_tokens : windows[i].advance;
@@ -102,6 +97,13 @@ class Engine {
       }
     }
     return logits;
+  }
+
+  // One pass that commits nothing.
+  std::vector<float> pass(const ForwardBatch& batch) {
+    forward_.run(batch, state_);
+    const auto n = static_cast<int64_t>(batch.logit_tokens.size()) * model_->spec().vocab;
+    return {forward_.logits(), forward_.logits() + n};
   }
 
   // All logits of a fresh sequence: `prefill` tokens in one sweep, the rest in steps of `window`.
@@ -126,8 +128,11 @@ class Engine {
   ThreadPool pool_;
   ops::Context context_;
   std::shared_ptr<const Model> model_;
+  CpuLayers layers_;
+  HostArena memory_;
   StatePool state_;
-  Forward forward_;
+  LoadedWeightsCpu loaded_;
+  ForwardCpu forward_;
 };
 
 }  // namespace replayssm

@@ -88,7 +88,6 @@ class GoldenLogits : public ::testing::TestWithParam<Case> {
   ModelOptions options() const {
     ModelOptions out;
     out.interval = GetParam().interval;
-    out.isa = GetParam().isa;
     return out;
   }
 };
@@ -110,7 +109,7 @@ constexpr Mode kModes[] = {
 TEST_P(GoldenLogits, MatchTransformersInEveryMode) {
   ModelOptions options = this->options();
   options.activation = options.checkpoint = options.ring = DType::kF32;
-  Engine engine(fixture(GetParam().fixture), options);
+  Engine engine(fixture(GetParam().fixture), options, false, 1, GetParam().isa);
   double worst = 0.0;
   for (const int length : kLengths) {
     const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", length);
@@ -127,22 +126,6 @@ TEST_P(GoldenLogits, MatchTransformersInEveryMode) {
               isa_name(GetParam().isa), worst);
 }
 
-// The baseline that replay is measured against is right too: its state is written at every token.
-TEST_P(GoldenLogits, PlainStateMatchesTransformers) {
-  ModelOptions options = this->options();
-  options.state = StateMode::kPlain;
-  options.activation = options.checkpoint = DType::kF32;
-  Engine engine(fixture(GetParam().fixture), options);
-  for (const int length : kLengths) {
-    const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", length);
-    for (const Mode& mode : kModes) {
-      const auto logits = engine.logits(golden.ids, mode.prefill, mode.window);
-      EXPECT_LE(relative_error(logits, golden.logits), 2e-4)
-          << mode.name << " of " << length << " tokens";
-    }
-  }
-}
-
 // 16-bit activations, rings and checkpoints: the modes still agree to the bit.
 TEST_P(GoldenLogits, SixteenBitModesAgree) {
   for (const DType checkpoint : {DType::kF16, DType::kBF16, DType::kI8}) {
@@ -150,8 +133,8 @@ TEST_P(GoldenLogits, SixteenBitModesAgree) {
     options.activation = DType::kBF16;
     options.ring = checkpoint == DType::kF16 ? DType::kF16 : DType::kBF16;
     options.checkpoint = checkpoint;
-    const bool pairs = options.isa == Isa::kAvx512 && ops::bf16_dot_supported();
-    Engine engine(fixture(GetParam().fixture), options, pairs);
+    const bool pairs = GetParam().isa == Isa::kAvx512 && ops::bf16_dot_supported();
+    Engine engine(fixture(GetParam().fixture), options, pairs, 1, GetParam().isa);
     const Golden golden = read_golden(fixture(GetParam().fixture) + "/golden.safetensors", 50);
     const auto prefill = engine.logits(golden.ids, 1000, 1);
     if (has_mixer<MoeSpec>(engine.model().spec())) {

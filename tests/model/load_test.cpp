@@ -16,6 +16,11 @@ std::shared_ptr<const Model> load(const std::string& folder, ModelOptions option
   return Model::load(folder, options);
 }
 
+LoadedWeightsCpu weights_of(const std::string& folder) {
+  HostArena memory;
+  return load_weights_cpu(*load(folder), memory);
+}
+
 std::vector<float> all_logits(const std::string& folder, const ModelOptions& options) {
   Engine engine(folder, options);
   return engine.logits({3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3}, 5, 4);
@@ -24,8 +29,8 @@ std::vector<float> all_logits(const std::string& folder, const ModelOptions& opt
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
 TEST(Load, ListsWhatItSkips) {
-  EXPECT_EQ(load(fixture("qwen3_5_vlm"))->weights().skipped.size(), 4u);
-  EXPECT_TRUE(load(fixture("nemotron_h_pattern"))->weights().skipped.empty());
+  EXPECT_EQ(weights_of(fixture("qwen3_5_vlm")).skipped.size(), 4u);
+  EXPECT_TRUE(weights_of(fixture("nemotron_h_pattern")).skipped.empty());
 }
 
 TEST(Load, TiedWithoutHeadAndTiedWithEqualHeadAreTheSame) {
@@ -69,7 +74,7 @@ TEST(Load, RefusesMissingAndUnknownTensors) {
   const float value = 1.0f;
   model.tensors()["mtp.layers.0.norm.weight"] = {
       "mtp.layers.0.norm.weight", FileDType::kF32, {1}, &value};
-  EXPECT_EQ(load(model.write())->weights().skipped.size(), 1u);
+  EXPECT_EQ(weights_of(model.write()).skipped.size(), 1u);
   model.tensors()["backbone.layers.9.norm.weight"] = {
       "backbone.layers.9.norm.weight", FileDType::kF32, {1}, &value};
   model.expect_refused({"model.safetensors", "'backbone.layers.9.norm.weight'", "no place"});
@@ -92,7 +97,7 @@ TEST(Load, RefusesWrongShapesAndTypes) {
 
 TEST(Load, RefusesExpertsOfAnotherShape) {
   for (const auto& [name, field, tensor, has, needs] :
-       {std::array{"qwen3_next", "\"moe_intermediate_size\": 2", "experts.0.up_proj.weight",
+       {std::array{"qwen3_next", "\"moe_intermediate_size\": 2", "experts.0.gate_proj.weight",
                    "[24, 40]", "[14, 40]"},
         std::array{"qwen3_5_moe_fused", "\"num_experts\": ", "mlp.gate.weight", "[8, 40]",
                    "[18, 40]"},
@@ -145,7 +150,8 @@ TEST(Load, RefusesOptionsThatCannotRun) {
   expect_refusal({"fp16"}, [&] { load(folder, options); });
   options.activation.reset();
   options.ring = DType::kI8;
-  expect_refusal({"layer 0 cannot run"}, [&] { load(folder, options); });
+  expect_refusal({"layer 0 of nemotron_h cannot run"},
+                 [&] { plan_layers_cpu(*load(folder, options), best_isa()); });
 }
 
 TEST(Load, TypesFollowTheFile) {
@@ -170,7 +176,8 @@ TEST(Load, ParametersAreThoseOfTheSpec) {
        {"qwen3_5_tied", "qwen3_5_vlm", "nemotron_h_types", "qwen3_5_moe", "qwen3_5_moe_fused",
         "qwen3_next", "nemotron_h_moe", "nemotron_h_latent", "qwen3_5_fp8", "nemotron_h_fp8"}) {
     const auto model = load(fixture(name));
-    EXPECT_EQ(count_parameters(model->spec()).total, model->weights().n_parameters) << name;
+    EXPECT_EQ(count_parameters(model->spec()).total, weights_of(fixture(name)).n_parameters)
+        << name;
   }
 }
 
@@ -231,13 +238,16 @@ TEST(Load, MemoryIsWhatThePoolsTake) {
     options.checkpoint = DType::kI8;
     options.ring = DType::kF16;
     const auto model = load(fixture(name), options);
-    const ModelMemory memory = model->memory();
-    const StatePool pool(*model, {5, 3, 7});
-    EXPECT_EQ(pool.bytes(), 5 * memory.checkpoint_slot + 3 * (memory.ring_slot + memory.conv_slot) +
+    const CpuLayers layers = plan_layers_cpu(*model, best_isa());
+    ModelMemory memory = memory_of(layers.sizes);
+    HostArena state;
+    take_pool(layers.sizes, {5, 3, 7}, state);
+    EXPECT_EQ(state.used(), 5 * memory.checkpoint_slot + 3 * (memory.ring_slot + memory.conv_slot) +
                                 7 * memory.kv_page);
     EXPECT_EQ(memory.ring_slot, memory.ring_token * model->grid().ring_rows);
     EXPECT_GE(memory.kv_page, memory.kv_token * ops::kKvPage);
-    EXPECT_EQ(memory.weights, static_cast<int64_t>(model->weights().bytes()));
+    memory.weights = weight_bytes_cpu(*model);
+    EXPECT_EQ(memory.weights, weights_of(fixture(name)).bytes);
     EXPECT_GT(memory.weights, 0);
   }
 }

@@ -6,8 +6,6 @@ std::unique_ptr<Device> open_device(const ops::Context& context) { return cpu_de
 
 std::vector<int32_t> device_intervals() { return {8, 16, 32}; }
 
-std::vector<StateMode> device_states() { return {StateMode::kReplay, StateMode::kPlain}; }
-
 int64_t device_overhead_bytes() { return 0; }
 
 }  // namespace replayssm

@@ -116,13 +116,12 @@ struct Sent {
 // An engine with its device, model and threads. NaN fills what is free.
 class Bench {
  public:
-  using OpenDevice = std::function<std::unique_ptr<Device>(const ops::Context&)>;
   Bench(const std::string& folder, const ModelOptions& model_options, EngineOptions options,
         int n_threads = 1, const OpenDevice& open = open_device)
       : pool_(n_threads),
         context_(pool_),
         device_(open(context_)),
-        model_(device_->load(folder, model_options)),
+        model_(Model::load(folder, model_options)),
         options_(std::move(options)) {
     options_.test_hooks = true;
     restart();

@@ -82,7 +82,7 @@ TEST(Demo, DraftsChangeNothing) {
       ModelOptions options;
       options.max_window = 6;
       Rig engine(models + name, options, 2);
-      const auto draft_model = engine.device().load(models + "demo-draft", options);
+      const auto draft_model = Model::load(models + "demo-draft", options);
       GenerateParams params;
       params.draft_tokens = 5;
       params.max_new_tokens = 200;

@@ -270,9 +270,17 @@ class FakeEngine {
     REPLAYSSM_CHECK(prefill <= options_.chunk_tokens, prefill, " tokens of prefill");
     REPLAYSSM_CHECK(all_logits <= options_.score_tokens, all_logits, " logit rows of prefill");
     memory_.run(plan.rows, texts, n_tokens, scheduler_.slots(), scheduler_.pages());
-    result.seconds = 1e-3 * (1 + dice_.roll(4));
-    result.draft_seconds = 1e-4 * dice_.roll(4);
+    PassCost cost;
+    for (size_t i = 0; i < result.rows.size(); ++i) {
+      cost.tokens += result.rows[i].n_tokens;
+      cost.drafted += result.rows[i].n_tokens - plan.rows[i].row.n_tokens;
+      for (const auto& choice : result.rows[i].choices)
+        cost.new_tokens += std::ssize(choice.tokens);
+    }
+    cost.seconds = 1e-3 * (1 + dice_.roll(4));
+    cost.draft_seconds = 1e-4 * dice_.roll(4);
     scheduler_.commit(plan, result);
+    scheduler_.observe(cost);
     check_counts();
     return true;
   }

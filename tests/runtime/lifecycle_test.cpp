@@ -232,7 +232,7 @@ TEST_P(Life, AListenerEndsATextWhereItSays) {
       };
       sent.push_back(b->send(r, client));
       client->wait();
-      EXPECT_EQ(client->answer().reason, FinishReason::kStopId);
+      EXPECT_EQ(client->answer().reason, FinishReason::kStopped);
       EXPECT_EQ(client->ids(), std::vector<int32_t>(want.begin(), want.begin() + keep)) << keep;
     }
     // The session is the kept text.

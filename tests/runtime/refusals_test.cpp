@@ -1,6 +1,7 @@
 // What the runner and generate() refuse, and that a refusal changes nothing.
 #include <limits>
 
+#include "model/safetensors.h"
 #include "runtime.h"
 
 namespace replayssm {
@@ -16,16 +17,15 @@ Window window_of(int32_t sequence, std::span<const int32_t> tokens, bool prefill
   return out;
 }
 
-ModelOptions small_options(StateMode state = StateMode::kReplay) {
+ModelOptions small_options() {
   ModelOptions options;
-  options.state = state;
   options.interval = 8;
   options.max_window = 4;
   return options;
 }
 
-Rig engine_of(StateMode state = StateMode::kReplay, RunnerLimits limits = {2, 32, 64, 64}) {
-  return Rig(fixture("qwen3_5_tied"), small_options(state), 1, limits);
+Rig engine_of(RunnerLimits limits = {2, 32, 64, 64}) {
+  return Rig(fixture("qwen3_5_tied"), small_options(), 1, limits);
 }
 
 TEST(Refusals, AllSequencesInUse) {
@@ -119,40 +119,19 @@ TEST(RefusalsDeathTest, WindowsThatCannotBe) {
   dies({window}, "1 pending of 0 fed");
 }
 
-TEST(RefusalsDeathTest, PlainTokensCannotBeUndone) {
-  Rig engine = engine_of(StateMode::kPlain);
-  Runner& runner = engine.runner();
-  const auto ids = random_ids(8, 1);
-  const auto all = std::span(ids);
-  const int32_t a = runner.open();
-  const Window one = window_of(a, all.first(1)), two = window_of(a, all.first(2));
-  runner.run({&two, 1});
-  runner.advance(a, 0);
-  runner.run({&one, 1});
-  EXPECT_DEATH(runner.advance(a, 0), "cannot be undone");
-  EXPECT_DEATH(runner.run({&two, 1}), "cannot be undone");
-  runner.advance(a, 1);
-  Window window = one;
-  runner.run({&two, 1});
-  window.pending = 2;
-  EXPECT_DEATH(runner.run({&window, 1}), "pending tokens need replay");
-}
-
 // What was pending when a sequence was closed is not the next one's.
 TEST(RefusalsDeathTest, ANewSequenceHasNothingPending) {
   const auto ids = random_ids(3, 1);
-  for (const StateMode state : {StateMode::kReplay, StateMode::kPlain}) {
-    Rig engine = engine_of(state);
-    Runner& runner = engine.runner();
-    const Window one = window_of(runner.open(), std::span(ids).first(1));
-    runner.run({&one, 1});
-    runner.close(0);
-    ASSERT_EQ(runner.open(), 0);
-    EXPECT_DEATH(runner.advance(0, 1), "advance of 1 with 0 fed");
-    runner.run({&one, 1});
-    runner.advance(0, 1);
-    EXPECT_EQ(runner.n(0), 1);
-  }
+  Rig engine = engine_of();
+  Runner& runner = engine.runner();
+  const Window one = window_of(runner.open(), std::span(ids).first(1));
+  runner.run({&one, 1});
+  runner.close(0);
+  ASSERT_EQ(runner.open(), 0);
+  EXPECT_DEATH(runner.advance(0, 1), "advance of 1 with 0 fed");
+  runner.run({&one, 1});
+  runner.advance(0, 1);
+  EXPECT_EQ(runner.n(0), 1);
 }
 
 TEST(RefusalsDeathTest, ADrafterServesOneText) {
@@ -233,9 +212,7 @@ TEST(Refusals, ABrokenDrafterDoesNoHarm) {
 }
 
 TEST(Refusals, MoreMemoryThanThereIs) {
-  const auto take = [](RunnerLimits limits) {
-    return [limits] { engine_of(StateMode::kReplay, limits); };
-  };
+  const auto take = [](RunnerLimits limits) { return [limits] { engine_of(limits); }; };
   expect_refusal({"17179869184 tokens", "MiB"}, take({1, int64_t{1} << 34, 64, 64}));
   expect_refusal({"1000000000 sequences", "MiB"}, take({1'000'000'000, 512, 64, 64}));
   expect_refusal({"at least one"}, take({0, 512, 64, 64}));

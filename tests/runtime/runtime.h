@@ -72,11 +72,11 @@ inline ModelOptions options_of(const Types& types, int32_t interval, int32_t max
 class Rig {
  public:
   Rig(const std::string& folder, const ModelOptions& options, int n_threads = 1,
-      RunnerLimits limits = {1, 512, 256, 256})
+      RunnerLimits limits = {1, 512, 256, 256}, const OpenDevice& open = open_device)
       : pool_(n_threads),
         context_(pool_),
-        device_(open_device(context_)),
-        model_(device_->load(folder, options)),
+        device_(open(context_)),
+        model_(Model::load(folder, options)),
         runner_(model_, *device_, limits),
         sampler_(context_, model_->spec().vocab) {}
   Rig(const Types& types, int32_t interval, int32_t max_window, int n_threads = 1)

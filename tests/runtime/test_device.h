@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,9 +18,9 @@ namespace replayssm {
 
 // device_cpu.cpp, or tests/cuda/runtime_device_cuda.cpp.
 std::unique_ptr<Device> open_device(const ops::Context& context);
+using OpenDevice = std::function<std::unique_ptr<Device>(const ops::Context&)>;
 // The intervals that it has for every model that it runs, the shortest first.
 std::vector<int32_t> device_intervals();
-std::vector<StateMode> device_states();
 // What any model costs there, more than on the CPU.
 int64_t device_overhead_bytes();
 
@@ -27,7 +28,9 @@ inline std::shared_ptr<const Model> load_model(const std::string& folder,
                                                const ModelOptions& options) {
   ThreadPool pool(1);
   const ops::Context context(pool);
-  return open_device(context)->load(folder, options);
+  auto model = Model::load(folder, options);
+  open_device(context)->memory(*model);  // refuses what the device cannot run
+  return model;
 }
 
 // Why it does not run the model.
@@ -37,7 +40,7 @@ inline std::optional<std::string> refusal_of(const std::string& folder,
   const ops::Context context(pool);
   const auto device = open_device(context);
   try {
-    device->memory(*device->load(folder, options));
+    device->memory(*Model::load(folder, options));
   } catch (const Error& error) {
     return error.what();
   }

@@ -6,12 +6,8 @@ namespace {
 
 class Traffic : public testing::TestWithParam<Types> {
  protected:
-  void start(StateMode state) {
-    auto options = options_of(GetParam(), 8, 4);
-    options.state = state;
-    if (state == StateMode::kPlain && options.checkpoint == DType::kI8) {
-      options.checkpoint = DType::kF16;
-    }
+  void start() {
+    const auto options = options_of(GetParam(), 8, 4);
     engine_ = std::make_unique<Rig>(fixture(GetParam().fixture), options);
     sequence_ = engine_->runner().open();
     last_ = {};
@@ -44,8 +40,8 @@ class Traffic : public testing::TestWithParam<Types> {
 };
 
 TEST_P(Traffic, ReplayByHand) {
-  start(StateMode::kReplay);
-  const ModelMemory memory = engine_->model()->memory();
+  start();
+  const ModelMemory memory = engine_->runner().memory();
   const int64_t S = memory.checkpoint_slot, r = memory.ring_token;
   ASSERT_GT(S, 0);
   ASSERT_GT(r, 0);
@@ -78,25 +74,14 @@ TEST_P(Traffic, ReplayByHand) {
   expect(prefill(2), S + 9 * r, 2 * r + S, 0);
 }
 
-TEST_P(Traffic, PlainByHand) {
-  start(StateMode::kPlain);
-  const int64_t S = engine_->model()->memory().checkpoint_slot;
-  expect(pass(5, true), 0, S, 0);
-  expect(pass(1, false), S, S, 2 * S);
-  advance(1);
-  expect(pass(4, false), S, 4 * S, 5 * S);
-  advance(2);
-  expect(pass(7, true), S, S, 0);
-}
-
 // What generate() reports is what the runner counted after the prefill.
 TEST_P(Traffic, GenerateReportsItsDecoding) {
-  start(StateMode::kReplay);
+  start();
   engine_->runner().close(sequence_);
   const auto prompt = random_ids(16, 2);
   GenerateParams params;
   params.max_new_tokens = 9;
-  const ModelMemory memory = engine_->model()->memory();
+  const ModelMemory memory = engine_->runner().memory();
   const Text text = text_of(*engine_, nullptr, prompt, params);
   // Eight steps at 16..24: the checkpoint each time, rows 16.. before, one row written.
   const StateTraffic& t = text.stats.decode_traffic;

@@ -29,7 +29,8 @@ int64_t free_device_bytes() {
   return static_cast<int64_t>(free_bytes);
 }
 
-DeviceArena::DeviceArena(int64_t bytes) : capacity_(bytes) {
+DeviceArena::DeviceArena(int64_t bytes)
+    : Arena(kAlignment, /*counts_only=*/false), capacity_(bytes) {
   void* block = nullptr;
   check_cuda(cudaMalloc(&block, static_cast<size_t>(std::max<int64_t>(bytes, 1))), "cudaMalloc");
   block_ = static_cast<char*>(block);
@@ -37,18 +38,8 @@ DeviceArena::DeviceArena(int64_t bytes) : capacity_(bytes) {
 
 DeviceArena::~DeviceArena() { cudaFree(block_); }
 
-void* DeviceArena::take(const char* purpose, int64_t bytes) {
-  const int64_t at = used_, rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  used_ += rounded;
-  const auto same = std::find_if(use_.begin(), use_.end(),
-                                 [&](const auto& known) { return known.first == purpose; });
-  if (same == use_.end()) {
-    use_.emplace_back(purpose, rounded);
-  } else {
-    same->second += rounded;
-  }
-  if (block_ == nullptr) return nullptr;
-  REPLAYSSM_CHECK(used_ <= capacity_, purpose, ": ", used_, " bytes of ", capacity_);
+void* DeviceArena::place(int64_t at, int64_t bytes) {
+  REPLAYSSM_CHECK(at + bytes <= capacity_, at + bytes, " bytes of ", capacity_);
   return block_ + at;
 }
 

@@ -5,9 +5,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <string>
 #include <utility>
-#include <vector>
+
+#include "core/arena.h"
 
 namespace replayssm {
 
@@ -18,37 +18,20 @@ void check_cuda(cudaError_t error, const char* call);
 void check_device();
 int64_t free_device_bytes();
 
-// Bytes by purpose, in the order of the first use.
-using MemoryUse = std::vector<std::pair<std::string, int64_t>>;
-
-// Gives memory out from the front of one block, aligned, and keeps the sums by purpose.
-// Without a block it only counts: the same walk that takes the memory tells how much there must be.
-class DeviceArena {
+// One block of the device's memory, given out from its front.
+class DeviceArena final : public Arena {
  public:
   static constexpr int64_t kAlignment = 256;
 
-  DeviceArena() = default;  // counts
   explicit DeviceArena(int64_t bytes);
-  ~DeviceArena();
-  DeviceArena(const DeviceArena&) = delete;
-  DeviceArena& operator=(const DeviceArena&) = delete;
-
-  // Null from an arena that counts. Beyond the block is a programmer's mistake: count first.
-  void* take(const char* purpose, int64_t bytes);
-  template <typename T>
-  T* take_as(const char* purpose, int64_t count) {
-    return static_cast<T*>(take(purpose, count * static_cast<int64_t>(sizeof(T))));
-  }
-
-  bool counts_only() const { return block_ == nullptr; }
-  int64_t used() const { return used_; }
-  const MemoryUse& use() const { return use_; }
+  ~DeviceArena() override;
 
  private:
+  // Beyond the block is a programmer's mistake: count first.
+  void* place(int64_t at, int64_t bytes) override;
+
   char* block_ = nullptr;
   int64_t capacity_ = 0;
-  int64_t used_ = 0;
-  MemoryUse use_;
 };
 
 class Stream {

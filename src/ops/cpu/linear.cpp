@@ -48,42 +48,59 @@ Linear Linear::pack(ConstMatrix weight, const float* bias) {
 
 Linear Linear::pack(std::span<const ConstMatrix> parts, const float* bias) {
   REPLAYSSM_CHECK(!parts.empty(), "no weight");
-  Linear linear;
-  linear.n_in_ = parts[0].cols;
-  linear.dtype_ = DType::kBF16;
+  int64_t n_out = 0;
+  bool bf16 = true;
   for (const ConstMatrix& part : parts) {
-    REPLAYSSM_CHECK(part.cols == linear.n_in_ && part.dtype != DType::kI8, "part of ", part.rows,
-                    " x ", part.cols, " ", dtype_name(part.dtype));
-    linear.n_out_ += part.rows;
-    if (part.dtype != DType::kBF16) linear.dtype_ = DType::kF32;
+    n_out += part.rows;
+    bf16 = bf16 && part.dtype == DType::kBF16;
   }
-  REPLAYSSM_CHECK(linear.n_out_ > 0 && linear.n_in_ > 0, linear.n_out_, " x ", linear.n_in_);
-
-  const bool bf16 = linear.dtype_ == DType::kBF16;
-  const int64_t n_panels = (linear.n_out_ + kPanel - 1) / kPanel;
-  const int64_t n_steps = bf16 ? (linear.n_in_ + 1) / 2 : linear.n_in_;
-  linear.weight_ = Buffer(static_cast<size_t>(n_panels * n_steps * kPanel) * 4);
+  Linear linear(n_out, parts[0].cols, bf16 ? DType::kBF16 : DType::kF32);
   int64_t output = 0;
   for (const ConstMatrix& part : parts) {
-    for (int64_t row = 0; row < part.rows; ++row, ++output) {
-      const int64_t base = output / kPanel * n_steps * kPanel + output % kPanel;
-      if (bf16) {
-        const char* from = static_cast<const char*>(part.at(row));
-        uint16_t* to = linear.weight_.as<uint16_t>() + base * 2;
-        for (int64_t i = 0; i < linear.n_in_; ++i) {
-          std::memcpy(to + i / 2 * kPanel * 2 + i % 2, from + 2 * i, 2);
-        }
-      } else {
-        float* to = linear.weight_.as<float>() + base;
-        for (int64_t i = 0; i < linear.n_in_; ++i) to[i * kPanel] = element(part, row, i);
-      }
-    }
+    linear.pack_rows(output, part);
+    output += part.rows;
   }
   if (bias != nullptr) {
+    const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
     linear.bias_ = Buffer(static_cast<size_t>(n_panels * kPanel) * 4);
-    std::memcpy(linear.bias_.data(), bias, static_cast<size_t>(linear.n_out_) * 4);
+    std::memcpy(linear.bias_.data(), bias, static_cast<size_t>(n_out) * 4);
   }
   return linear;
+}
+
+int64_t Linear::packed_bytes(int64_t n_out, int64_t n_in, DType dtype) {
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
+  return n_panels * (dtype == DType::kBF16 ? (n_in + 1) / 2 : n_in) * kPanel * 4;
+}
+
+Linear::Linear(int64_t n_out, int64_t n_in, DType dtype)
+    : n_out_(n_out),
+      n_in_(n_in),
+      dtype_(dtype),
+      weight_(static_cast<size_t>(packed_bytes(n_out, n_in, dtype))) {
+  REPLAYSSM_CHECK(n_out > 0 && n_in > 0 && (dtype == DType::kBF16 || dtype == DType::kF32), n_out,
+                  " x ", n_in, " ", dtype_name(dtype));
+}
+
+void Linear::pack_rows(int64_t output, ConstMatrix rows) {
+  const bool bf16 = dtype_ == DType::kBF16;
+  REPLAYSSM_CHECK(rows.cols == n_in_ && output >= 0 && output + rows.rows <= n_out_ &&
+                      rows.dtype != DType::kI8 && (!bf16 || rows.dtype == DType::kBF16),
+                  "rows of ", rows.rows, " x ", rows.cols, " ", dtype_name(rows.dtype));
+  const int64_t n_steps = bf16 ? (n_in_ + 1) / 2 : n_in_;
+  for (int64_t row = 0; row < rows.rows; ++row, ++output) {
+    const int64_t base = output / kPanel * n_steps * kPanel + output % kPanel;
+    if (bf16) {
+      const char* from = static_cast<const char*>(rows.at(row));
+      uint16_t* to = weight_.as<uint16_t>() + base * 2;
+      for (int64_t i = 0; i < n_in_; ++i) {
+        std::memcpy(to + i / 2 * kPanel * 2 + i % 2, from + 2 * i, 2);
+      }
+    } else {
+      float* to = weight_.as<float>() + base;
+      for (int64_t i = 0; i < n_in_; ++i) to[i * kPanel] = element(rows, row, i);
+    }
+  }
 }
 
 void Linear::unpack_row(int64_t output, float* row) const {

@@ -521,11 +521,14 @@ __global__ void verify_kernel(const __grid_constant__ VerifyRowsCuda rows, const
   const int32_t r = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
   if (r >= rows.n_rows) return;
   const int32_t n = rows.n_tokens[r];
-  const int64_t token = rows.token[r];
+  const int64_t first = rows.first[r];
+  const auto token_at = [&](int64_t i) {
+    return tokens[rows.token_of == nullptr ? i : rows.token_of[i]];
+  };
   int32_t accepted = 0;
-  while (accepted + 1 < n && tokens[token + accepted + 1] == drawn[token + accepted]) ++accepted;
+  while (accepted + 1 < n && token_at(first + accepted + 1) == drawn[first + accepted]) ++accepted;
   n_accepted[r] = accepted;
-  next[r] = n > 0 ? drawn[token + accepted] : -1;
+  next[r] = n > 0 ? drawn[first + accepted] : -1;
 }
 
 struct Best {

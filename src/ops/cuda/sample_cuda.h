@@ -27,15 +27,16 @@ void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda
 // out[r] = ln softmax(logits[r])[tokens[r]].
 void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out);
 
-// Verification by equality. Row r's window holds n_tokens[r] tokens from tokens[token[r]] on: one
-// committed token, then drafts. drawn[token[r] + i] was drawn after token i of the window. A draft
+// Verification by equality. Batch row r has n_tokens[r] rows of logits from row first[r] on: of one
+// committed token, then of drafts. drawn[first[r] + i] is the token drawn after its i-th. A draft
 // is accepted if all drafts before it are and it equals the token drawn in its place:
-//   n_accepted[r]  drafts accepted, in [0, n_tokens - 1]; the step commits n_accepted + 1 positions
+//   n_accepted[r]  accepted drafts, in [0, n_tokens - 1]; the step commits n_accepted + 1 positions
 //   next[r]        the token drawn after the last accepted one
-// A row without tokens gives 0 and -1.
+// A row without logits gives 0 and -1.
 struct VerifyRowsCuda {
   const int32_t* n_tokens = nullptr;
-  const int64_t* token = nullptr;
+  const int64_t* first = nullptr;
+  const int64_t* token_of = nullptr;  // where the token of a row of logits is; null: at its index
   int32_t n_rows = 0;
 };
 void verify(const CudaContext& context, const VerifyRowsCuda& rows, const int32_t* tokens,

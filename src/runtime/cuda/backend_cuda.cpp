@@ -6,8 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "core/cuda/device.h"
 #include "core/error.h"
-#include "model/cuda/forward_cuda.h"
+#include "model/cuda/ops_cuda.h"
+#include "model/cuda/weights_cuda.h"
+#include "model/forward_pass.h"
 #include "ops/attention.h"
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/sample_cuda.h"
@@ -24,39 +27,6 @@ constexpr int64_t kReserve = int64_t{2} << 30;  // for the driver and its module
 constexpr int64_t kMixerLaunches = 12, kOtherLaunches = 12;
 constexpr int64_t kLaunchBytes = 2048;
 
-// What goes down: pages last, for most of a long table is not written.
-struct PassArrays {
-  WindowArrays windows;
-  int64_t* logit_tokens;  // [logits]
-  ops::SamplerParams* draw_params;
-  int64_t* draw_positions;
-  int32_t* pages;  // [rows, n_pages]
-
-  PassArrays(Carver& carver, const PassShape& shape)
-      : windows(carver, shape),
-        logit_tokens(carver.take<int64_t>(shape.n_logits)),
-        draw_params(carver.take<ops::SamplerParams>(shape.n_logits)),
-        draw_positions(carver.take<int64_t>(shape.n_logits)),
-        pages(carver.take<int32_t>(shape.n_rows() * shape.n_pages)) {}
-};
-
-// What comes up, beside logits.
-struct DrawArrays {
-  int32_t* tokens;  // [logits]
-  ops::SampleStatus* status;
-
-  DrawArrays(Carver& carver, const PassShape& shape)
-      : tokens(carver.take<int32_t>(shape.n_logits)),
-        status(carver.take<ops::SampleStatus>(shape.n_logits)) {}
-};
-
-template <typename Arrays>
-int64_t bytes_of(const PassShape& shape) {
-  Carver carver(nullptr);
-  const Arrays arrays(carver, shape);
-  return carver.used();
-}
-
 // Rows of a product: few numbers of them, because each has its algorithms chosen once.
 int64_t padded(int64_t rows, int64_t most) {
   const int64_t step = rows <= 8 ? 1 : rows <= 128 ? 8 : 64;
@@ -66,28 +36,6 @@ int64_t padded(int64_t rows, int64_t most) {
 // A row that only folds has none.
 int64_t pages_of(const Row& row) {
   return row.n_tokens == 0 ? 0 : ops::pages_for(row.start + row.n_tokens);
-}
-
-// What the kernels have no choice in.
-void check_model(const Model& model) {
-  if (model.options().state != StateMode::kReplay) fail("--state plain runs on the CPU only");
-  if (model.activation() != DType::kBF16) {
-    fail("CUDA takes models stored in bf16; activations of this one are ",
-         dtype_name(model.activation()));
-  }
-}
-
-ModelCuda plan_of(const Model& model) {
-  ModelCuda out = plan_model(
-      describe_model(model.folder()),
-      {StateWay::kReplay, model.options().max_window, model.checkpoint(), model.grid().interval});
-  for (const RecurrentLayerCuda& layer : out.recurrent) {
-    if (layer.problem.ring != model.ring()) {
-      fail("--ring-dtype: on CUDA it is ", dtype_name(layer.problem.ring), " for ",
-           model.spec().model_type);
-    }
-  }
-  return out;
 }
 
 PassShape largest_shape(const ForwardLimits& limits) {
@@ -101,69 +49,86 @@ PassShape largest_shape(const ForwardLimits& limits) {
 
 // A pass's memory beside weights and pools.
 struct Scratch {
-  Scratch(const ModelCuda& model, const ForwardLimits& limits, DeviceArena& arena)
-      : forward(model, ForwardCudaLimits{limits.max_tokens, limits.max_logits}, arena),
+  Scratch(const Model& model, const CudaLayers& layers, const ForwardLimits& limits, Arena& arena)
+      : engine(model, layers, arena),
+        forward(model, limits, arena),
         workspace(arena.take("scratch", ops::cuda::CudaContext::kWorkspaceBytes)),
         down(arena.take_as<char>("scratch", bytes_of<PassArrays>(largest_shape(limits)))),
-        up(arena.take_as<char>("scratch", bytes_of<DrawArrays>(largest_shape(limits)))) {}
+        up(arena.take_as<char>("scratch", bytes_of<OutcomeArrays>(largest_shape(limits)))) {}
 
-  ForwardCuda forward;
+  EngineCuda engine;
+  ForwardScratch forward;
   void* workspace;
   char *down, *up;
 };
 
 // The driver's, for the graphs of a model.
-int64_t graph_bytes(const ModelCuda& model, const ForwardLimits& limits) {
+int64_t graph_bytes(const Model& model, const ForwardLimits& limits) {
   size_t n_mixers = 0;
   for (const LayerSpec& layer : model.spec().layers) n_mixers += layer.mixers.size();
   const auto launches = static_cast<int64_t>(n_mixers) * kMixerLaunches + kOtherLaunches;
-  const auto graphs = std::ssize(step_shapes(limits, model.options.max_window));
+  const auto graphs = std::ssize(step_shapes(limits, model.options().max_window));
   return graphs * launches * kLaunchBytes;
 }
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(const Model& model, const PoolSizes& sizes, const ForwardLimits& limits, bool exact)
-      : limits_(limits), model_(plan_of(model)) {
-    DeviceArena counter;
-    take_pools(counter, sizes);
-    Scratch(model_, limits_, counter);
-    const auto files = file_weights(model_.description, model.folder());
-    take_weights(model_.description, counter, *files);
+  CudaBackend(const Model& model, const PoolSizes& sizes, const ForwardLimits& limits,
+              const CudaDeviceOptions& options)
+      : model_(model), limits_(limits), layers_(plan_layers_cuda(model)) {
+    const auto source = options.weights(model);
+    CountingArena counter(DeviceArena::kAlignment);
+    take_pool(layers_.sizes, sizes, counter);
+    Scratch(model, layers_, limits_, counter);
+    take_weights_cuda(model.description(), counter, *source);
     const int64_t bytes = counter.used(), free = free_device_bytes();
-    graph_bytes_ = graph_bytes(model_, limits_);
+    graph_bytes_ = graph_bytes(model, limits_);
     if (bytes + graph_bytes_ > free) {
       fail("the model and ", sizes.ring_slots, " sequences need ", (bytes + graph_bytes_) >> 20,
            " MiB of the device, ", free >> 20, " MiB are free");
     }
     arena_ = std::make_unique<DeviceArena>(bytes);
-    model_.weights = take_weights(model_.description, *arena_, *files);
-    take_pools(*arena_, sizes);
-    scratch_.emplace(model_, limits_, *arena_);
+    weights_ = take_weights_cuda(model.description(), *arena_, *source);
+    pool_ = take_pool(layers_.sizes, sizes, *arena_);
+    scratch_.emplace(model, layers_, limits_, *arena_);
     const PassShape largest = largest_shape(limits_);
-    down_ = Staged(bytes_of<PassArrays>(largest));
-    up_ = Staged(bytes_of<DrawArrays>(largest));
-    results_.resize(static_cast<size_t>(limits.max_logits));
-    logits_ = PinnedBuffer(limits.max_logits * model_.spec().vocab * int64_t{sizeof(float)});
-    const auto mode = exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
-    context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), scratch_->workspace, mode);
-    scratch_->forward.prepare(*context_);
-    for (const PassShape& shape : step_shapes(limits_, model_.options.max_window)) capture(shape);
-  }
-
-  PassResult run(const ForwardBatch& batch, std::span<const DrawRow> draws) override {
-    const PassShape shape = shape_of(batch);
-    send(shape, batch, draws);
-    const auto graph = graphs_.find(shape);
-    const bool any = std::any_of(draws.begin(), draws.end(), [](auto& row) { return row.wanted; });
-    if (graph != graphs_.end()) {
-      graph->second.launch(stream_);
-    } else {
-      enqueue(shape, any);
+    fold_.down = Staged(bytes_of<PassArrays>(largest));
+    for (Flight& flight : flights_) {
+      flight.down = Staged(bytes_of<PassArrays>(largest));
+      flight.up = Staged(bytes_of<OutcomeArrays>(largest));
+      flight.drawn.resize(static_cast<size_t>(limits.max_logits));
+      flight.accepted.resize(static_cast<size_t>(limits.max_rows));
     }
+    logits_ = PinnedBuffer(limits.max_logits * model.spec().vocab * int64_t{sizeof(float)});
+    const auto mode = options.exact ? ops::cuda::Mode::kExact : ops::cuda::Mode::kFast;
+    context_ = std::make_unique<ops::cuda::CudaContext>(stream_.get(), scratch_->workspace, mode);
+    scratch_->engine.prepare(*context_);
+    for (const PassShape& shape : step_shapes(limits_, model.options().max_window)) capture(shape);
+  }
+  // What is under way ends before its memory goes.
+  ~CudaBackend() override { cudaStreamSynchronize(stream_.get()); }
+
+  void launch(const ForwardBatch& batch, std::span<const DrawRow> draws) override {
+    REPLAYSSM_CHECK(n_launched_ < n_waited_ + 2, "a third pass at once");
     const auto wanted = [&](int64_t row) {
       return !draws.empty() && draws[static_cast<size_t>(row)].wanted;
     };
+    const PassShape shape = shape_of(batch);
+    Flight& flight = flights_[n_launched_ % 2];
+    flight.shape = shape;
+    flight.n_draws = std::ssize(draws);
+    flight.any = std::ranges::any_of(draws, [](const DrawRow& row) { return row.wanted; });
+    send(flight, batch, draws);
+    const auto graph = graphs_.find(shape);
+    if (graph != graphs_.end()) {
+      graph->second.launch(stream_);
+    } else {
+      enqueue(shape, flight.any);
+    }
+    if (flight.any) {
+      move(flight.up.pinned(), scratch_->up, bytes_of<OutcomeArrays>(shape),
+           cudaMemcpyDeviceToHost);
+    }
     const int64_t row_bytes = model_.spec().vocab * int64_t{sizeof(float)};
     const int64_t n_logits = std::ssize(batch.logit_tokens);
     for (int64_t row = 0, first = 0; row < n_logits; first = ++row) {
@@ -171,15 +136,43 @@ class CudaBackend final : public Backend {
       // Neighbours go together.
       while (row + 1 < n_logits && !wanted(row + 1)) ++row;
       move(logits_.data() + first * row_bytes,
-           reinterpret_cast<const char*>(scratch_->forward.logits()) + first * row_bytes,
+           reinterpret_cast<const char*>(scratch_->forward.logits) + first * row_bytes,
            (row + 1 - first) * row_bytes, cudaMemcpyDeviceToHost);
     }
-    stream_.wait();
-    if (any) take_draws(shape, std::ssize(draws));
-    return {reinterpret_cast<const float*>(logits_.data()), any ? results_.data() : nullptr};
+    flight.end.record(stream_);
+    ++n_launched_;
+    if (flight.any) drawn_places_ = flight.places;
   }
 
-  const StateParts& parts() const override { return parts_; }
+  PassResult wait() override {
+    REPLAYSSM_CHECK(n_waited_ < n_launched_, "no pass is under way");
+    Flight& flight = flights_[n_waited_++ % 2];
+    flight.end.wait();
+    const auto* logits = reinterpret_cast<const float*>(logits_.data());
+    if (!flight.any) return {logits};
+    flight.up.receive(bytes_of<OutcomeArrays>(flight.shape));
+    Carver carver(flight.up.host());
+    const OutcomeArrays outcome(carver, flight.shape);
+    for (int64_t i = 0; i < flight.n_draws; ++i) {
+      flight.drawn[static_cast<size_t>(i)] = {outcome.status[i], outcome.tokens[i]};
+    }
+    for (size_t i = 0; i < flight.places.size(); ++i) {
+      flight.accepted[i] = flight.places[i] < 0 ? 0 : outcome.n_accepted[flight.places[i]];
+    }
+    return {logits, flight.drawn.data(), flight.accepted.data()};
+  }
+  bool overlaps() const override { return true; }
+  void fold(const Row& row) override {
+    const ForwardRow only{row, Phase::kStep, nullptr};
+    const ForwardBatch batch{{&only, 1}, {}, {}};
+    fold_.shape = shape_of(batch);
+    send(fold_, batch, {});
+    enqueue(fold_.shape, /*draw=*/false);
+    stream_.wait();
+  }
+  bool draws() const override { return true; }
+
+  const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {
     cuda::copy_spans(from, to, stream_.get());
     check_cuda(cudaGetLastError(), "copy of a state");
@@ -206,8 +199,8 @@ class CudaBackend final : public Backend {
   }
 
   std::vector<float> checkpoint_values(size_t layer, int32_t slot) const override {
-    const Problem& problem = model_.recurrent[layer].problem;
-    const StateParts::Layer& parts = parts_.layers[layer];
+    const Problem& problem = layers_.recurrent[layer].plan->problem();
+    const StateParts::Layer& parts = pool_.parts.layers[layer];
     std::vector<float> out(static_cast<size_t>(problem.n_heads) *
                            static_cast<size_t>(problem.value_dim * problem.key_dim));
     const auto bytes = static_cast<int64_t>(out.size() * sizeof(float));
@@ -222,16 +215,17 @@ class CudaBackend final : public Backend {
     return out;
   }
   std::vector<float> page_values(size_t layer, int32_t page) const override {
-    const ops::cuda::KvShapeCuda& shape = model_.attention[layer].kv;
-    const MemorySpan from = parts_.kv[layer].at(page);
+    const ops::cuda::KvShapeCuda& shape = layers_.kv[layer];
+    const MemorySpan from = pool_.parts.kv[layer].at(page);
     std::vector<std::byte> bytes(static_cast<size_t>(from.bytes));
     read({&from, 1}, bytes.data());
     return ops::cuda::page_values(shape, bytes);
   }
   MemorySpan embedding() const override {
-    const int64_t rows = model_.spec().vocab;
-    return {static_cast<std::byte*>(const_cast<void*>(model_.weights.embedding)),
-            rows * model_.spec().hidden * 2};
+    const ops::ConstMatrix& table = weights_.embedding;
+    // Only read() takes it.
+    return {const_cast<std::byte*>(static_cast<const std::byte*>(table.data)),
+            table.rows * table.cols * dtype_bytes(table.dtype)};
   }
 
   int64_t state_bytes() const override {
@@ -248,7 +242,7 @@ class CudaBackend final : public Backend {
     }
     return out + graph_bytes_;
   }
-  int64_t n_saturated() const override { return scratch_->forward.n_saturated(); }
+  int64_t n_saturated() const override { return scratch_->engine.n_saturated(); }
 
  private:
   void move(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const {
@@ -256,53 +250,32 @@ class CudaBackend final : public Backend {
                "copy between host and device");
   }
 
-  void take_draws(const PassShape& shape, int64_t n) {
-    up_.receive(bytes_of<DrawArrays>(shape));
-    Carver carver(up_.host());
-    const DrawArrays draws(carver, shape);
-    for (int64_t i = 0; i < n; ++i) {
-      results_[static_cast<size_t>(i)] = {draws.status[i], draws.tokens[i]};
-    }
-  }
-
-  // One copy down, the pass, every row's token (those that nobody wants are drawn greedily), one
-  // copy up.
+  // The pass, and every row's token (those that nobody wants are drawn greedily).
   void enqueue(const PassShape& shape, bool draw) {
     Carver down(scratch_->down), up(scratch_->up);
     const PassArrays arrays(down, shape);
-    move(scratch_->down, down_.pinned(), down.used(), cudaMemcpyHostToDevice);
-    PassCuda pass = pass_of(shape, arrays.windows, arrays.pages);
-    pass.logit_tokens = arrays.logit_tokens;
-    scratch_->forward.run(*context_, pass, pools_);
+    const OutcomeArrays outcome(up, shape);
+    cuda::resolve_tokens(arrays.tokens, shape.n_tokens, outcome.next, stream_.get());
+    const PassCuda pass = pass_of(shape, arrays);
+    OpsCuda ops(scratch_->engine, *context_, pass, pool_);
+    run_forward(ops, model_.spec(), weights_, scratch_->forward);
     if (!draw) return;
-    const DrawArrays drawn(up, shape);
     const int64_t vocab = model_.spec().vocab;
     ops::cuda::sample(
-        *context_, {scratch_->forward.logits(), DType::kF32, shape.n_logits, vocab, vocab},
-        {arrays.draw_params, nullptr, arrays.draw_positions}, drawn.tokens, drawn.status);
-    move(up_.pinned(), scratch_->up, up.used(), cudaMemcpyDeviceToHost);
+        *context_, {scratch_->forward.logits, DType::kF32, shape.n_logits, vocab, vocab},
+        {arrays.draw_params, nullptr, arrays.draw_positions}, outcome.tokens, outcome.status);
+    ops::cuda::verify(*context_,
+                      {arrays.row_logits, arrays.first_logit, arrays.logit_tokens, shape.n_rows()},
+                      arrays.tokens, outcome.tokens, outcome.n_accepted, outcome.next);
   }
 
   // The graph of a shape, after a pass of it in which products choose their algorithms.
   void capture(const PassShape& shape) {
-    send(shape, {}, {});
+    flights_[0].shape = shape;
+    send(flights_[0], {}, {});
     enqueue(shape, true);
     stream_.wait();
     graphs_[shape] = Graph::capture(stream_, [&] { enqueue(shape, true); });
-  }
-
-  void take_pools(DeviceArena& arena, const PoolSizes& sizes) {
-    PoolSizesCuda own;
-    own.state_slots = sizes.checkpoint_slots;
-    own.ring_slots = sizes.ring_slots;
-    own.kv_pages = sizes.kv_pages;
-    pools_ = replayssm::take_pools(model_, own, arena);
-    parts_ = state_parts(model_, pools_);
-    if (!sizes.snapshots) return;
-    const int64_t each = memory_of(model_).conv_rows;
-    const int64_t bytes = sizes.checkpoint_slots * each;
-    parts_.conv_beside = {static_cast<std::byte*>(arena.take("conv", bytes)), each,
-                          sizes.checkpoint_slots};
   }
 
   PassShape shape_of(const ForwardBatch& batch) const {
@@ -320,53 +293,90 @@ class CudaBackend final : public Backend {
     out.n_tokens = std::max<int64_t>(1, std::ssize(batch.tokens));
     out.n_logits = std::ssize(batch.logit_tokens);
     if (out.n_sweep == 0 && out.n_step > 0 && out.n_logits == std::ssize(batch.tokens)) {
-      return step_shape(out, limits_, model_.options.max_window);
+      return step_shape(out, limits_, model_.options().max_window);
     }
     out.n_tokens = padded(out.n_tokens, limits_.max_tokens);
     out.n_logits = padded(out.n_logits, limits_.max_logits);
     return out;
   }
 
-  // Puts the pass where enqueue() fetches it. What the shape has room for beyond it is skipped
+  // A pass from its launch to the end of wait().
+  struct Flight {
+    PassShape shape;
+    Staged down, up;
+    Event end;
+    int64_t n_draws = 0;
+    bool any = false;             // rows are drawn
+    std::vector<int32_t> places;  // of the batch's rows among the device's; -1: left out
+    std::vector<ops::SampleResult> drawn;
+    std::vector<int32_t> accepted;
+  };
+
+  // Copies the pass to where enqueue() fetches it. What the shape has room for beyond it is skipped
   // rows, and tokens of no row.
-  void send(const PassShape& shape, const ForwardBatch& batch, std::span<const DrawRow> draws) {
-    Carver host(down_.host()), pinned(down_.pinned());
+  void send(Flight& flight, const ForwardBatch& batch, std::span<const DrawRow> draws) {
+    const PassShape& shape = flight.shape;
+    Carver host(flight.down.host()), pinned(flight.down.pinned());
     const PassArrays a(host, shape), sent(pinned, shape);
-    const WindowArrays& w = a.windows;
-    int64_t n_rows = 0;
+    flight.places.assign(batch.rows.size(), -1);
+    int32_t n_rows = 0;
     for (const Phase phase : {Phase::kStep, Phase::kSweep}) {
-      for (const ForwardRow& r : batch.rows) {
+      for (size_t i = 0; i < batch.rows.size(); ++i) {
+        const ForwardRow& r = batch.rows[i];
         if (r.phase != phase || r.row.read_slot < 0) continue;
-        w.set_row(n_rows, r.row);
+        a.set_row(n_rows, r.row);
         std::copy_n(r.pages, pages_of(r.row), sent.pages + n_rows * shape.n_pages);
-        ++n_rows;
+        flight.places[i] = n_rows++;
       }
     }
-    for (; n_rows < shape.n_rows(); ++n_rows) w.set_row(n_rows, Row{});
+    for (int32_t i = n_rows; i < shape.n_rows(); ++i) a.set_row(i, Row{});
     const int64_t n_tokens = std::ssize(batch.tokens), n_logits = std::ssize(batch.logit_tokens);
-    std::copy(batch.tokens.begin(), batch.tokens.end(), w.tokens);
-    std::fill(w.tokens + n_tokens, w.tokens + shape.n_tokens, 0);
-    std::fill(w.positions + n_tokens, w.positions + shape.n_tokens, 0);
-    std::copy(batch.logit_tokens.begin(), batch.logit_tokens.end(), a.logit_tokens);
+    for (int64_t i = 0; i < shape.n_tokens; ++i) {
+      const int32_t id = i < n_tokens ? batch.tokens[static_cast<size_t>(i)] : 0;
+      a.tokens[i] = id >= 0 ? id : drawn_token(drawn_places_[static_cast<size_t>(-1 - id)]);
+    }
+    std::fill(a.positions + n_tokens, a.positions + shape.n_tokens, 0);
+    std::ranges::copy(batch.logit_tokens, a.logit_tokens);
     std::fill(a.logit_tokens + n_logits, a.logit_tokens + shape.n_logits, 0);
+    set_row_logits(flight, batch, a);
     for (int64_t i = 0; i < shape.n_logits; ++i) {
       const DrawRow draw = i < std::ssize(draws) ? draws[static_cast<size_t>(i)] : DrawRow{};
       a.draw_params[i] = draw.wanted ? draw.params : ops::SamplerParams{};
       a.draw_positions[i] = draw.position;
     }
-    down_.send(reinterpret_cast<const char*>(a.pages) - down_.host());
+    flight.down.send(reinterpret_cast<const char*>(a.pages) - flight.down.host());
+    move(scratch_->down, flight.down.pinned(), bytes_of<PassArrays>(shape), cudaMemcpyHostToDevice);
   }
 
+  // Which rows of logits are of which row of the batch: both go through the tokens in order.
+  static void set_row_logits(const Flight& flight, const ForwardBatch& batch, const PassArrays& a) {
+    size_t logit = 0;
+    for (size_t i = 0; i < batch.rows.size(); ++i) {
+      const Row& row = batch.rows[i].row;
+      const auto first = static_cast<int64_t>(logit);
+      while (logit < batch.logit_tokens.size() &&
+             batch.logit_tokens[logit] < row.token + row.n_tokens) {
+        ++logit;
+      }
+      if (flight.places[i] < 0) continue;
+      a.first_logit[flight.places[i]] = first;
+      a.row_logits[flight.places[i]] = static_cast<int32_t>(static_cast<int64_t>(logit) - first);
+    }
+  }
+
+  const Model& model_;
   ForwardLimits limits_;
-  ModelCuda model_;
+  CudaLayers layers_;
   Stream stream_;
   std::unique_ptr<DeviceArena> arena_;
-  StatePoolCuda pools_;
-  StateParts parts_;
+  CudaWeights weights_;
+  StatePool pool_;
   std::optional<Scratch> scratch_;
-  Staged down_, up_;
+  Flight flights_[2];
+  Flight fold_;                        // of fold(), its down block alone
+  std::vector<int32_t> drawn_places_;  // of the last pass with draws
+  uint64_t n_launched_ = 0, n_waited_ = 0;
   PinnedBuffer logits_;
-  std::vector<ops::SampleResult> results_;
   std::unique_ptr<ops::cuda::CudaContext> context_;
   std::map<PassShape, Graph> graphs_;
   int64_t graph_bytes_ = 0;
@@ -374,48 +384,42 @@ class CudaBackend final : public Backend {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(bool exact) : exact_(exact) { check_device(); }
+  explicit CudaDevice(CudaDeviceOptions options) : options_(std::move(options)) { check_device(); }
 
-  std::shared_ptr<const Model> load(const std::string& folder,
-                                    const ModelOptions& options) const override {
-    auto model = Model::outline(folder, options);
-    check_model(*model);
-    return model;
-  }
   ModelMemory memory(const Model& model) const override {
-    const ModelCuda planned = plan_of(model);
-    ModelMemory out = memory_of(planned);
+    ModelMemory out = memory_of(plan_layers_cuda(model).sizes);
     int64_t& weights = weights_[model.folder()];
-    if (weights == 0) {
-      DeviceArena counter;
-      const auto files = file_weights(planned.description, model.folder());
-      take_weights(planned.description, counter, *files);
+    if (weights == 0 || model.folder().empty()) {
+      CountingArena counter(DeviceArena::kAlignment);
+      take_weights_cuda(model.description(), counter, *options_.weights(model));
       weights = counter.used();
     }
     out.weights = weights;
     return out;
   }
   int64_t scratch_bytes(const Model& model, const ForwardLimits& limits) const override {
-    const ModelCuda planned = plan_of(model);
-    DeviceArena counter;
-    Scratch(planned, limits, counter);
+    const CudaLayers layers = plan_layers_cuda(model);
+    CountingArena counter(DeviceArena::kAlignment);
+    Scratch(model, layers, limits, counter);
     // What the pools' arrays and the conv rows beside them are rounded up by.
-    const int64_t arrays = std::ssize(planned.recurrent) * 6 + std::ssize(planned.attention) + 1;
-    return counter.used() + arrays * DeviceArena::kAlignment + graph_bytes(planned, limits);
+    const int64_t arrays = std::ssize(layers.recurrent) * 6 + std::ssize(layers.kv) + 1;
+    return counter.used() + arrays * DeviceArena::kAlignment + graph_bytes(model, limits);
   }
   int64_t budget_bytes(int64_t) const override { return free_device_bytes() - kReserve; }
   std::unique_ptr<Backend> make(const Model& model, const PoolSizes& sizes,
                                 const ForwardLimits& limits) const override {
-    return std::make_unique<CudaBackend>(model, sizes, limits, exact_);
+    return std::make_unique<CudaBackend>(model, sizes, limits, options_);
   }
 
  private:
-  bool exact_;
+  CudaDeviceOptions options_;
   mutable std::map<std::string, int64_t> weights_;  // bytes by folder: its headers are read once
 };
 
 }  // namespace
 
-std::unique_ptr<Device> cuda_device(bool exact) { return std::make_unique<CudaDevice>(exact); }
+std::unique_ptr<Device> cuda_device(const CudaDeviceOptions& options) {
+  return std::make_unique<CudaDevice>(options);
+}
 
 }  // namespace replayssm

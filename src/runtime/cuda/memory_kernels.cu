@@ -40,6 +40,11 @@ __global__ void copy_kernel(const __grid_constant__ Copies copies) {
   }
 }
 
+__global__ void resolve_kernel(int32_t* tokens, int64_t n, const int32_t* drawn) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n && tokens[i] < 0) tokens[i] = drawn[-1 - tokens[i]];
+}
+
 }  // namespace
 
 void copy_spans(std::span<const MemorySpan> from, std::span<const MemorySpan> to,
@@ -59,6 +64,11 @@ void copy_spans(std::span<const MemorySpan> from, std::span<const MemorySpan> to
                     static_cast<unsigned>(std::min<int64_t>(blocks, kBlocksEach)));
     copy_kernel<<<grid, kThreads, 0, stream>>>(copies);
   }
+}
+
+void resolve_tokens(int32_t* tokens, int64_t n, const int32_t* drawn, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>((n + kThreads - 1) / kThreads);
+  resolve_kernel<<<blocks, kThreads, 0, stream>>>(tokens, n, drawn);
 }
 
 }  // namespace replayssm::cuda

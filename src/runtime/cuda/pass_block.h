@@ -1,5 +1,5 @@
 // The arrays of a pass in one block of memory, carved alike on the host and on the device, so that
-// they go down in one copy.
+// they go down in one copy and come up in one.
 #pragma once
 
 #include <compare>
@@ -8,7 +8,8 @@
 
 #include "core/cuda/device.h"
 #include "core/memory.h"
-#include "model/cuda/forward_cuda.h"
+#include "model/cuda/ops_cuda.h"
+#include "ops/sample.h"
 
 namespace replayssm {
 
@@ -42,22 +43,45 @@ class Carver {
   int64_t used_ = 0;
 };
 
-// What every pass has, but for its pages.
-struct WindowArrays {
+// What goes down: pages last, for most of a long table is not written.
+struct PassArrays {
   Row* rows;
-  int64_t* start;        // [rows]
-  int64_t* first_token;  // [rows]
-  int32_t* row_tokens;   // [rows] 0: no window
-  int32_t* tokens;       // [tokens]
-  int64_t* positions;    // [tokens]
+  int64_t* start;                   // [rows]
+  int64_t* first_token;             // [rows]
+  int32_t* row_tokens;              // [rows] 0: no window
+  int32_t* row_logits;              // [rows] rows of logits
+  int64_t* first_logit;             // [rows]
+  int32_t* tokens;                  // [tokens]
+  int64_t* positions;               // [tokens]
+  int64_t* logit_tokens;            // [logits]
+  ops::SamplerParams* draw_params;  // [logits]
+  int64_t* draw_positions;          // [logits]
+  int32_t* pages;                   // [rows, n_pages]
 
-  WindowArrays(Carver& carver, const PassShape& shape);
+  PassArrays(Carver& carver, const PassShape& shape);
   // Row i: the window of `row`, at consecutive positions.
   void set_row(int64_t i, const Row& row) const;
 };
 
+// What comes up, beside logits. The rows' tokens come first: the next pass finds them there.
+struct OutcomeArrays {
+  int32_t* next;        // [rows] the token after the last accepted draft
+  int32_t* n_accepted;  // [rows]
+  int32_t* tokens;      // [logits] drawn
+  ops::SampleStatus* status;
+
+  OutcomeArrays(Carver& carver, const PassShape& shape);
+};
+
+template <typename Arrays>
+int64_t bytes_of(const PassShape& shape) {
+  Carver carver(nullptr);
+  const Arrays arrays(carver, shape);
+  return carver.used();
+}
+
 // The pass over such arrays on the device.
-PassCuda pass_of(const PassShape& shape, const WindowArrays& device, const int32_t* pages);
+PassCuda pass_of(const PassShape& shape, const PassArrays& device);
 
 // A block in host memory with a page-locked one beside it, which is read and written at once:
 // page-locked memory is slow to write piece by piece on some hosts.

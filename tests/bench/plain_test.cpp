@@ -1,19 +1,25 @@
-// Plain state, the baseline: near replay in fp32, and the same bits with and without speculation.
+// The plain baseline: near replay in fp32, and the same bits with and without speculation.
 #include <cmath>
 
-#include "runtime.h"
+#include "../runtime/runtime.h"
+#include "bench/baselines/plain_device.h"
 
 namespace replayssm {
 namespace {
 
 constexpr float kBound = 1e-4f;  // of the largest |logit|
 
-ModelOptions options_of(StateMode state, int32_t interval, int32_t max_window) {
+ModelOptions options_of(int32_t interval, int32_t max_window) {
   ModelOptions options;
-  options.state = state;
   options.interval = interval;
   options.max_window = max_window;
   return options;
+}
+
+std::unique_ptr<Rig> plain_rig(const std::string& folder, const ModelOptions& options,
+                               int n_threads = 1) {
+  return std::make_unique<Rig>(folder, options, n_threads, RunnerLimits{1, 512, 256, 256},
+                               bench::plain_device);
 }
 
 float largest(const float* logits) {
@@ -29,10 +35,11 @@ class Plain : public testing::TestWithParam<const char*> {
 
 TEST_P(Plain, LogitsAreNearReplay) {
   const auto ids = random_ids(300, 1);
-  Rig plain(folder(), options_of(StateMode::kPlain, 16, 1));
+  const auto engine = plain_rig(folder(), options_of(16, 1));
+  Rig& plain = *engine;
   const auto want = logits_of(plain.runner(), ids, {.mode = LogitsMode::kDecode});
   for (const int32_t interval : {8, 16, 32, 64}) {
-    Rig replay(folder(), options_of(StateMode::kReplay, interval, 1));
+    Rig replay(folder(), options_of(interval, 1));
     const auto got = logits_of(replay.runner(), ids, {.mode = LogitsMode::kDecode});
     for (size_t at = 0; at < want.size(); at += kVocab) {
       const float bound = kBound * largest(&want[at]);
@@ -45,8 +52,9 @@ TEST_P(Plain, LogitsAreNearReplay) {
 
 // Greedy texts are equal, or part at a near-tie of the plain logits.
 TEST_P(Plain, TextPartsOnlyAtNearTies) {
-  Rig plain(folder(), options_of(StateMode::kPlain, 16, 1));
-  Rig replay(folder(), options_of(StateMode::kReplay, 16, 1));
+  const auto engine = plain_rig(folder(), options_of(16, 1));
+  Rig& plain = *engine;
+  Rig replay(folder(), options_of(16, 1));
   GenerateParams params;
   params.max_new_tokens = 150;
   for (uint64_t seed = 0; seed < 12; ++seed) {
@@ -71,7 +79,6 @@ class PlainBits : public testing::TestWithParam<Types> {
   // Plain state has no int8.
   ModelOptions options(int32_t max_window) const {
     auto out = replayssm::options_of(GetParam(), 32, max_window);
-    out.state = StateMode::kPlain;
     if (out.checkpoint == DType::kI8) out.checkpoint = DType::kBF16;
     return out;
   }
@@ -80,11 +87,13 @@ class PlainBits : public testing::TestWithParam<Types> {
 // Prefill, one by one and windows with rejected drafts.
 TEST_P(PlainBits, EveryModeIsTheSame) {
   const auto ids = random_ids(150, 3);
-  Rig bare(fixture(GetParam().fixture), options(1));
+  const auto one = plain_rig(fixture(GetParam().fixture), options(1));
+  Rig& bare = *one;
   const auto want = logits_of(bare.runner(), ids, {.mode = LogitsMode::kDecode});
   EXPECT_EQ(logits_of(bare.runner(), ids, {}), want);
   for (const int32_t window : {2, 3, 5, 8}) {
-    Rig engine(fixture(GetParam().fixture), options(window), 2);
+    const auto rig = plain_rig(fixture(GetParam().fixture), options(window), 2);
+    Rig& engine = *rig;
     for (uint64_t seed = 0; seed < 3; ++seed) {
       EXPECT_EQ(logits_of(engine.runner(), ids, {LogitsMode::kVerify, window, seed}), want)
           << "window " << window << ", seed " << seed;
@@ -98,11 +107,13 @@ TEST_P(PlainBits, SpeculationChangesNothing) {
     GenerateParams params;
     params.max_new_tokens = 120;
     params.sampling = sampling;
-    Rig bare(fixture(GetParam().fixture), options(1));
+    const auto one = plain_rig(fixture(GetParam().fixture), options(1));
+    Rig& bare = *one;
     const auto want = text_of(bare, nullptr, prompt, params).ids;
     for (const int32_t k : {1, 2, 3, 7}) {
       params.draft_tokens = k;
-      Rig engine(fixture(GetParam().fixture), options(k + 1));
+      const auto rig = plain_rig(fixture(GetParam().fixture), options(k + 1));
+      Rig& engine = *rig;
       EXPECT_EQ(text_of(engine, nullptr, prompt, params).ids, want);
       EXPECT_EQ(text_of(engine, make_ngram_drafter().get(), prompt, params).ids, want);
       std::vector<Proposal> proposals;

@@ -1,0 +1,48 @@
+#include "model/cpu/forward_cpu.h"
+
+#include "core/error.h"
+
+namespace replayssm {
+namespace {
+
+void check_slot(int32_t slot, int32_t slots, const char* what) {
+  REPLAYSSM_CHECK(slot >= 0 && slot < slots, what, " slot ", slot, " of ", slots);
+}
+
+void check_row(const ForwardRow& r, const Model& model, const PoolSizes& sizes, int64_t n_tokens) {
+  const Row& row = r.row;
+  if (row.read_slot < 0) return;
+  check_slot(row.read_slot, sizes.checkpoint_slots, "read");
+  check_slot(row.write_slot, sizes.checkpoint_slots, "write");
+  check_slot(row.ring_slot, sizes.ring_slots, "ring");
+  REPLAYSSM_CHECK(row.n_tokens >= 0 && row.token >= 0 && row.token <= n_tokens - row.n_tokens,
+                  "window of ", row.n_tokens, " at token ", row.token, " of ", n_tokens);
+  REPLAYSSM_CHECK(row.start >= row.n && row.n >= row.c && row.c >= 0, "start ", row.start, " n ",
+                  row.n, " c ", row.c);
+  if (r.phase == Phase::kSweep) {
+    REPLAYSSM_CHECK(row.start == row.n, "a sweep from ", row.start, " with n ", row.n);
+  } else {
+    REPLAYSSM_CHECK(row.start + row.n_tokens - row.n <= model.options().max_window, "a step to ",
+                    row.start + row.n_tokens, " with n ", row.n);
+  }
+}
+
+}  // namespace
+
+void check_batch(const ForwardBatch& batch, const Model& model, const ForwardLimits& limits,
+                 const PoolSizes& sizes) {
+  const int64_t n_tokens = std::ssize(batch.tokens);
+  REPLAYSSM_CHECK(
+      n_tokens <= limits.max_tokens && std::ssize(batch.logit_tokens) <= limits.max_logits &&
+          std::ssize(batch.rows) <= limits.max_rows,
+      n_tokens, " tokens, ", batch.logit_tokens.size(), " logits, ", batch.rows.size(), " rows");
+  for (const ForwardRow& row : batch.rows) check_row(row, model, sizes, n_tokens);
+  for (const int32_t id : batch.tokens) {
+    REPLAYSSM_CHECK(id >= 0 && id < model.spec().vocab, "token ", id, " of ", model.spec().vocab);
+  }
+  for (const int64_t token : batch.logit_tokens) {
+    REPLAYSSM_CHECK(token >= 0 && token < n_tokens, "logits of token ", token, " of ", n_tokens);
+  }
+}
+
+}  // namespace replayssm

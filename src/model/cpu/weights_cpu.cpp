@@ -1,0 +1,86 @@
+#include "model/cpu/weights_cpu.h"
+
+#include <cstring>
+
+#include "model/load_weights.h"
+
+namespace replayssm {
+
+CpuWeightSink::CpuWeightSink(const Model& model, WeightFiles& files, Arena& arena, bool counts)
+    : model_(model), files_(files), arena_(arena), counts_(counts) {}
+
+// FP8 is widened to bf16 in files of bf16, else to fp32; products of bf16 parts alone stay bf16.
+DType CpuWeightSink::packed_dtype(std::span<const MatrixPart> parts) const {
+  for (const MatrixPart& part : parts) {
+    const DType stored = files_.format_of(part.name) == MatrixFormat::kWide
+                             ? files_.dtype_of(part.name)
+                             : model_.stored();
+    if (stored != DType::kBF16) return DType::kF32;
+  }
+  return DType::kBF16;
+}
+
+ops::Linear CpuWeightSink::linear(std::span<const MatrixPart> parts, LinearUse) {
+  int64_t n_out = 0;
+  for (const MatrixPart& part : parts) n_out += part.n_rows;
+  const DType dtype = packed_dtype(parts);
+  matrix_bytes_ += ops::Linear::packed_bytes(n_out, parts[0].cols, dtype);
+  if (counts_) return {};
+  const DType fp8_to = model_.stored() == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  ops::Linear out(n_out, parts[0].cols, dtype);
+  int64_t output = 0;
+  for (const MatrixPart& part : parts) {
+    out.pack_rows(output, files_.rows(part, fp8_to));
+    output += part.n_rows;
+  }
+  return out;
+}
+
+const float* CpuWeightSink::vector(const std::string& name, int64_t n, VectorKind kind,
+                                   int32_t width) {
+  auto* to = arena_.take_as<float>("weights", n);
+  if (counts_) return nullptr;
+  const std::vector<float> values = files_.vector(name, n, kind, width);
+  std::memcpy(to, values.data(), values.size() * sizeof(float));
+  return to;
+}
+
+void CpuWeightSink::tables(const ModelDescription& model, CpuWeights& out) {
+  const int64_t vocab = model.spec.vocab, hidden = model.spec.hidden;
+  const MatrixPart table{model.names.embedding, vocab, hidden, 0, vocab};
+  if (model.spec.tied) {
+    if (!counts_) files_.check_tied_head();
+    out.head = linear({&table, 1}, LinearUse::kGate);
+    return;
+  }
+  const MatrixPart head{model.names.lm_head, vocab, hidden, 0, vocab};
+  out.head = linear({&head, 1}, LinearUse::kGate);
+  const DType stored = model_.stored();
+  void* to = arena_.take("weights", vocab * hidden * dtype_bytes(stored));
+  out.embedding = {to, stored, vocab, hidden, hidden};
+  if (counts_) return;
+  const ops::ConstMatrix from = files_.rows(table, stored);
+  std::memcpy(to, from.data, static_cast<size_t>(vocab * hidden * dtype_bytes(stored)));
+}
+
+int64_t weight_bytes_cpu(const Model& model) {
+  WeightFiles files(model.description(), model.folder());
+  CountingArena arena(HostArena::kAlignment);
+  CpuWeightSink sink(model, files, arena, /*counts=*/true);
+  take_weights(model.description(), sink);
+  return sink.bytes();
+}
+
+LoadedWeightsCpu load_weights_cpu(const Model& model, Arena& arena) {
+  WeightFiles files(model.description(), model.folder());
+  CpuWeightSink sink(model, files, arena, /*counts=*/false);
+  LoadedWeightsCpu out;
+  out.weights = take_weights(model.description(), sink);
+  files.finish();
+  out.bytes = sink.bytes();
+  out.n_parameters = files.n_parameters();
+  out.skipped = files.skipped();
+  return out;
+}
+
+}  // namespace replayssm

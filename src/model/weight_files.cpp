@@ -1,0 +1,156 @@
+#include "model/weight_files.h"
+
+#include <cstring>
+
+#include "core/error.h"
+
+namespace replayssm {
+namespace {
+
+DType wide_dtype(const TensorView& tensor) {
+  switch (tensor.dtype) {
+    case FileDType::kF32:
+      return DType::kF32;
+    case FileDType::kF16:
+      return DType::kF16;
+    case FileDType::kBF16:
+      return DType::kBF16;
+    default:
+      fail(tensor.path, ": tensor '", tensor.name, "' is ", file_dtype_name(tensor.dtype),
+           "; weights must be F32, F16, BF16 or, matrices of layers, F8_E4M3 with scales");
+  }
+}
+
+}  // namespace
+
+WeightFiles::WeightFiles(const ModelDescription& model, const std::string& folder)
+    : model_(model), files_(TensorFiles::open_folder(folder)) {
+  if (!model.spec.tied && !has(model.names.lm_head)) {
+    fail(files_.source(), ": has no tensor '", model.names.lm_head,
+         "', but tie_word_embeddings is false");
+  }
+}
+
+MatrixFormat WeightFiles::format_of(const std::string& name) const {
+  if (files_.at(name).dtype != FileDType::kF8E4M3) return MatrixFormat::kWide;
+  return has(name + "_scale_inv") ? MatrixFormat::kFp8Block : MatrixFormat::kFp8Tensor;
+}
+
+DType WeightFiles::dtype_of(const std::string& name) const { return wide_dtype(files_.at(name)); }
+
+const TensorView& WeightFiles::find(const std::string& name,
+                                    const std::vector<int64_t>& shape) const {
+  const TensorView& tensor = files_.at(name);
+  if (tensor.shape != shape) {
+    TensorView expected;
+    expected.shape = shape;
+    fail(tensor.path, ": tensor '", name, "' has shape ", tensor.shape_text(),
+         ", config.json needs ", expected.shape_text());
+  }
+  return tensor;
+}
+
+const TensorView& WeightFiles::find(const MatrixPart& part) const {
+  if (part.stack == 1) return find(part.name, {part.rows, part.cols});
+  return find(part.name, {part.stack, part.rows / part.stack, part.cols});
+}
+
+// Parts of a tensor are taken one by one, each once.
+void WeightFiles::mark(const TensorView& tensor, int64_t n) {
+  int64_t& taken = taken_[&tensor];
+  taken += n;
+  n_parameters_ += n;
+  if (taken > tensor.n_elements()) {
+    fail(tensor.path, ": tensor '", tensor.name, "' would be used twice");
+  }
+}
+
+const Fp8Matrix& WeightFiles::fp8(const MatrixPart& part) {
+  const TensorView& tensor = find(part);
+  if (!fp8_ || fp8_->values != &tensor) {
+    fp8_ = read_fp8(files_, tensor);
+    for (const TensorView* beside : fp8_->beside) taken_.try_emplace(beside, 0);
+  }
+  mark(tensor, part.n_rows * part.cols);
+  return *fp8_;
+}
+
+ops::ConstMatrix WeightFiles::rows(const MatrixPart& part, DType fp8_to) {
+  if (format_of(part.name) != MatrixFormat::kWide) {
+    const Fp8Matrix& matrix = fp8(part);
+    if (copied_ != matrix.values || copied_dtype_ != fp8_to) {
+      copy_ = Buffer(static_cast<size_t>(part.rows * part.cols * dtype_bytes(fp8_to)));
+      widen_fp8(matrix, fp8_to, copy_.data());
+      copied_ = matrix.values;
+      copied_dtype_ = fp8_to;
+    }
+    return ops::ConstMatrix{copy_.data(), fp8_to, part.rows, part.cols, part.cols}.slice_rows(
+        part.first, part.n_rows);
+  }
+  const TensorView& tensor = find(part);
+  ops::ConstMatrix all{tensor.data, wide_dtype(tensor), part.rows, part.cols, part.cols};
+  mark(tensor, part.n_rows * part.cols);
+  // A file's header may leave its data at any byte.
+  if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(dtype_bytes(all.dtype)) !=
+      0) {
+    if (copied_ != &tensor) {
+      copy_ = Buffer(static_cast<size_t>(tensor.bytes));
+      std::memcpy(copy_.data(), tensor.data, static_cast<size_t>(tensor.bytes));
+      copied_ = &tensor;
+    }
+    all.data = copy_.data();
+  }
+  return all.slice_rows(part.first, part.n_rows);
+}
+
+std::vector<float> WeightFiles::vector(const std::string& name, int64_t n, VectorKind kind,
+                                       int32_t width) {
+  const bool conv = kind == VectorKind::kConvWeight;
+  const TensorView& tensor =
+      conv ? find(name, {n / width, 1, width}) : find(name, std::vector<int64_t>{n});
+  wide_dtype(tensor);
+  mark(tensor, n);
+  std::vector<float> values = read_fp32(tensor);
+  if (!conv) return values;
+  // Files keep the taps of a channel together.
+  std::vector<float> by_tap(values.size());
+  const auto taps = static_cast<size_t>(width), channels = values.size() / taps;
+  for (size_t i = 0; i < values.size(); ++i) by_tap[i % taps * channels + i / taps] = values[i];
+  return by_tap;
+}
+
+void WeightFiles::check_tied_head() {
+  const TensorNames& names = model_.names;
+  if (!model_.spec.tied || !has(names.lm_head)) return;
+  const std::vector<int64_t> shape = {model_.spec.vocab, model_.spec.hidden};
+  const TensorView &head = find(names.lm_head, shape), &table = find(names.embedding, shape);
+  taken_.try_emplace(&head, 0);
+  const bool same = head.dtype == table.dtype
+                        ? std::memcmp(head.data, table.data, static_cast<size_t>(head.bytes)) == 0
+                        : read_fp32(head) == read_fp32(table);
+  if (!same) {
+    fail(head.path, ": tensor '", head.name, "' differs from '", table.name,
+         "', but tie_word_embeddings is true");
+  }
+}
+
+void WeightFiles::finish() {
+  for (const TensorView& tensor : files_.tensors()) {
+    if (taken_.contains(&tensor)) continue;
+    // Scales of an FP8 KV cache are known and not run.
+    bool known = tensor.name.ends_with("k_proj.k_scale") || tensor.name.ends_with("v_proj.v_scale");
+    for (const auto& prefix : model_.names.skipped_prefixes) {
+      known = known || tensor.name.starts_with(prefix);
+    }
+    if (!known) {
+      fail(tensor.path, ": tensor '", tensor.name, "' has no place in the model of config.json");
+    }
+    skipped_.push_back(tensor.name);
+  }
+}
+
+DType stored_dtype(const ModelDescription& model, const TensorFiles& files) {
+  return wide_dtype(files.at(model.names.embedding));
+}
+
+}  // namespace replayssm
