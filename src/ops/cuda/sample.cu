@@ -505,10 +505,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out[r] = result;
 }
 
-// Acceptance of drafts, one thread per batch row. The window of row r is tokens[token[r] + i], i in
-// [0, n_tokens[r]): token 0 is committed already, tokens 1 and up are drafts. drawn[token[r] + i]
-// is the target's own token after window token i, drawn with the generator for its (seed,
-// position).
+// Acceptance of drafts, one thread per batch row. Row r has a row of logits first[r] + i for each
+// of its window's tokens i in [0, n_tokens[r]): token 0 is committed already, tokens 1 and up are
+// drafts. The token of a row of logits is tokens[token_of[row]] (tokens[row] if token_of is null).
+// drawn[first[r] + i] is the target's own token after window token i, drawn with the generator for
+// its (seed, position).
 //
 // Draft i + 1 is accepted if all drafts before it are and it equals drawn[i]. So the output is what
 // the target would have drawn alone: the same text with and without drafts, for any drafter and any
