@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every #include of src/ and bench/ against the directions of docs/contributing.md."""
+"""Checks every #include of src/ and bench/ against the directions of docs/architecture.md."""
 import pathlib
 import re
 import sys

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 build=${BUILD:-build/cuda}
 results=${RESULTS:-bench/results}
 mkdir -p "$results"
-# Results that stand in the repository are resumed wherever the new ones go.
+# Results in the repository are resumed, wherever the new ones go.
 cp -n bench/results/h200_*.json "$results"/ 2> /dev/null
 status=0
 if [ -e .peers/carry.tar.xz ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Reads the GPU's results under bench/results: bench_kernels' shards, peers and tests. Run by
-itself it names those that were measured with other sources than stand here."""
+itself it names those that were measured with other sources than the present ones."""
 import json
 import pathlib
 
@@ -42,7 +42,7 @@ def peers(folder=RESULTS):
 
 
 def stale(folder=RESULTS):
-    """One line for each result that was measured with other sources than those that stand here."""
+    """One line for each result that was measured with other sources than the present ones."""
     tests = source_hash("tests")
     current = {"h200_tests.json": tests, "h200_sanitizer.json": tests,
                "h200_peers.json": source_hash("peers")}

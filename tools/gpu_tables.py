@@ -1,4 +1,6 @@
 """The GPU part of docs/benchmarks.md, out of bench/results/h200_*.json."""
+import textwrap
+
 import gpu_results
 
 WINDOWS = (1, 4, 8)  # in the document; the JSON has more
@@ -24,6 +26,13 @@ def table(head, rows):
 def best(cells):
     """The fastest of some cells that were measured, None without one."""
     return min((c for c in cells if "us" in c), key=lambda c: c["us"], default=None)
+
+
+def wrapped(lines):
+    """A list, wrapped as the rest of the document is."""
+    return "\n".join(textwrap.fill(line, 100, initial_indent="- ", subsequent_indent="  ",
+                                   break_long_words=False, break_on_hyphens=False)
+                     for line in lines)
 
 
 def shape_tables(shape, cells, peers):
@@ -67,7 +76,7 @@ def run_lines(shards):
         f"{run['command']}`; read {run['read_bytes_per_second'] / 1e12:.2f} TB/s, copy "
         f"{run['copy_bytes_per_second'] / 1e12:.2f} TB/s (sources {shard['source_hash']})."
         for shard in shards for run in shard["runs"])
-    return "\n".join(lines)
+    return wrapped(lines)
 
 
 def peer_lines(peers):
@@ -81,7 +90,7 @@ def peer_lines(peers):
     if sweeps:
         lines["Prefill of 16 x 2,048 tokens by flash-linear-attention's chunked kernel: " +
               ", ".join(sweeps) + "."] = None
-    return "\n".join(lines)
+    return wrapped(lines)
 
 
 def document(folder=gpu_results.RESULTS):
@@ -92,7 +101,7 @@ def document(folder=gpu_results.RESULTS):
     peers = gpu_results.peers(folder)
     out = [run_lines(shards), peer_lines(peers), "",
            "![Bandwidth of the replay steps against the floor](img/roofline_h200.svg)", "",
-           "Microseconds a step, in brackets the fraction of the floor; `-`: no kernel, or not "
+           "Microseconds per step, with the share of the floor in brackets; `-`: no kernel, or not "
            "measured."]
     for shape, model in {shard["shape"]: shard["model"] for shard in shards}.items():
         first, second = shape_tables(shape, cells, peers["cells"])

@@ -24,7 +24,7 @@ def expected_skips(path=SKIPS):
 
 
 def report_of(path):
-    """The gtest report of the process whose exit code stands at path; None without a whole one."""
+    """The gtest report of the process whose exit code is at path; None without a whole one."""
     try:
         return json.loads(path.with_suffix(".json").read_text())
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ def report_of(path):
 def gather(folder):
     """The tests of all processes, whose exit codes and reports are called binary.shard.code and
     .json: [{name, result, seconds}], result passed, failed or skipped. A shard that died, or that
-    failed with no failed test, stands as a failed test of its name."""
+    failed with no failed test, counts as a failed test of its name."""
     tests = []
     for path in sorted(folder.glob("*.code")):
         binary = path.stem.split(".")[0]

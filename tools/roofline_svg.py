@@ -12,7 +12,7 @@ PANEL, GAP, LEFT, TOP, BOTTOM = 300, 24, 64, 56, 48
 
 
 def place(value, limits, length):
-    """Where a value stands on a logarithmic axis."""
+    """The position of a value on a logarithmic axis."""
     low, high = (math.log10(x) for x in limits)
     return (math.log10(value) - low) / (high - low) * length
 
@@ -62,7 +62,7 @@ def panel(x0, y0, title, cells):
 
 
 def legend(y):
-    out = [text(LEFT, y, "line: the floor, 4.55 TB/s and 2 us; TB/s over bytes a step", "start")]
+    out = [text(LEFT, y, "TB/s against bytes per step; line: the floor (4.55 TB/s, 2 us)", "start")]
     x = LEFT + 390
     for dtype, colour in COLOURS.items():
         out += [mark("circle", x, y - 4, colour), text(x + 8, y, dtype, "start")]

@@ -7,14 +7,14 @@ def files(folder=gpu_results.RESULTS):
 
 
 def models(folder=gpu_results.RESULTS):
-    """model -> name of a cell -> cell. Cells of other sources than the headline's stand in a file of
-    their own, h200_serve_MODEL_more.json; none stands in both."""
+    """model -> name of a cell -> cell. Cells of other sources than the headline's are in a file of
+    their own, h200_serve_MODEL_more.json; no cell is in both."""
     found = {}
     for data in files(folder):
         cells = found.setdefault(data["model"], {})
         for cell in data["cells"]:
             if cell["name"] in cells:
-                raise ValueError(f"{data['model']}: {cell['name']} stands in two files")
+                raise ValueError(f"{data['model']}: {cell['name']} is in two files")
             cells[cell["name"]] = {**cell, "source_hash": data["source_hash"]}
     return found
 

@@ -1,14 +1,18 @@
 """Whole models on the GPU: the tables of docs/benchmarks.md and the picture of speed over batch."""
 import gpu_results
 import serve_results
-from gpu_tables import table
+from gpu_tables import table, wrapped
 
-COLOURS = {"standard replay": "#1f5fa8", "snapshots": "#c2571a", "replay, speculative": "#2f7d4f"}
-LINES = {"standard replay": ("replay", "fp32", 1), "snapshots": ("snapshots", "fp32", 4),
-         "replay, speculative": ("replay", "fp32", 4)}
+# name in the legend -> (state, dtype, window), colour
+LINES = {"replay, T = 1": ("replay", "fp32", 1),
+         "snapshot per draft, T = 4": ("snapshots", "fp32", 4),
+         "replay, T = 4": ("replay", "fp32", 4)}
+COLOURS = dict(zip(LINES, ("#1f5fa8", "#c2571a", "#2f7d4f")))
+TITLE = "Output tokens/s relative to plain decoding without speculation (= 1), by batch"
+SUBTITLE = "one H200, bf16 weights, fp32 states, context 1,024; T = 4: 3 of 4 tokens per window are accepted"
 CONTEXT = 1024  # of the picture and of the latency tables
 LATENCY_BATCHES = (1, 8, 32, 128, 512)
-PANEL, GAP, LEFT, TOP, BOTTOM = 320, 40, 56, 64, 52
+PANEL, GAP, LEFT, TOP, BOTTOM = 320, 40, 56, 104, 52
 
 
 def run_lines(data):
@@ -31,20 +35,20 @@ def row_of(cell, cells):
             f"{parts['rest']:.2f}", f"{cell['floor_fraction']:.2f}"]
 
 
-HEAD = ["state", "dtype", "T", "stand", "batch", "context", "tokens/s",
-        "over plain", "ms a step", "predicted",
-        "p99", "weights (floor)", "state (floor)", "KV (floor)", "rest", "of the floor"]
+HEAD = ["state", "dtype", "T", "accepted", "batch", "context", "tokens/s",
+        "over plain", "ms per step", "predicted",
+        "p99", "weights (floor)", "state (floor)", "KV (floor)", "rest", "share of the floor"]
 
 
 def latency_table(cells):
     rows = []
     for cell in cells:
-        stand = cell["accepted"]
-        rows.append([cell["dtype"], str(cell["batch"]), str(cell["window"]), f"{stand:.1f}", f"{cell['steps']:,}",
+        accepted = cell["accepted"]
+        rows.append([cell["dtype"], str(cell["batch"]), str(cell["window"]), f"{accepted:.1f}", f"{cell['steps']:,}",
                      f"{cell['ms_p50']:.2f}", f"{cell['ms_p99']:.2f}",
-                     f"{cell['ms_p50'] / stand:.2f}", f"{cell['ms_p99'] / stand:.2f}",
+                     f"{cell['ms_p50'] / accepted:.2f}", f"{cell['ms_p99'] / accepted:.2f}",
                      f"{cell['tokens_per_second']:,.0f}"])
-    return table(["checkpoint", "batch", "T", "stand", "steps", "ms a step", "p99", "ms a token", "p99",
+    return table(["checkpoint", "batch", "T", "accepted", "steps", "ms per step", "p99", "ms per token", "p99",
                   "tokens/s"], rows)
 
 
@@ -52,7 +56,8 @@ def document(folder=gpu_results.RESULTS):
     data = serve_results.files(folder)
     if not data:
         return "Not measured yet."
-    out = ["<br>\n".join(run_lines(data)), "", "![Whole models over plain decoding, by batch](img/serve_h200.svg)"]
+    out = [wrapped(run_lines(data)), "",
+           "![Whole models over plain decoding, by batch](img/serve_h200.svg)"]
     for model, cells in serve_results.models(folder).items():
         measured = [c for c in cells.values() if "ms" in c]
         measured.sort(key=lambda c: (c["context"], c["batch"], c["window"], c["state"] != "plain", c["state"],
@@ -62,15 +67,16 @@ def document(folder=gpu_results.RESULTS):
                    and c["window"] in (1, 4) and c["batch"] in LATENCY_BATCHES
                    and not c["name"].startswith("exact/")]
         if latency:
-            out += ["", f"{model}, what a token takes:", "", latency_table(latency)]
+            out += ["", f"{model}, latency:", "", latency_table(latency)]
         skipped = [f"{name}: {c['skipped']}" for name, c in cells.items() if "skipped" in c]
         if skipped:
-            out += ["", "Not run: " + "; ".join(skipped) + "."]
+            out += ["", "Not run:", "", wrapped(skipped)]
     return "\n".join(out)
 
 
-def text(x, y, words, anchor="middle"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+def text(x, y, words, anchor="middle", size=12):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">'
+            f"{words}</text>")
 
 
 def points_of(cells, line):
@@ -113,7 +119,7 @@ def panel(x0, y0, title, lines, batches, most):
 
 
 def picture(folder=gpu_results.RESULTS):
-    """Tokens a second over plain decoding without speculation, a panel a model; None without
+    """Tokens/s over plain decoding without speculation, one panel per model; None without
     results."""
     panels = {}
     for model, cells in serve_results.models(folder).items():
@@ -126,12 +132,11 @@ def picture(folder=gpu_results.RESULTS):
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
            f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12" fill="#222">',
            f'<rect width="{width}" height="{height}" fill="#fff"/>',
-           text(LEFT, 20, "tokens/s over plain decoding, fp32 states, T = 4 with 3 that stand",
-                "start")]
-    x = LEFT + 390
+           text(LEFT, 22, TITLE, "start", 15), text(LEFT, 42, SUBTITLE, "start")]
+    x = LEFT + 4
     for name, colour in COLOURS.items():
-        out += [f'<circle cx="{x}" cy="16" r="4" fill="{colour}"/>', text(x + 8, 20, name, "start")]
-        x += 120
+        out += [f'<circle cx="{x}" cy="62" r="4" fill="{colour}"/>', text(x + 10, 66, name, "start")]
+        x += 40 + 7 * len(name)
     for i, (model, lines) in enumerate(panels.items()):
         points = [point for line in lines.values() for point in line]
         batches = sorted({batch for batch, _ in points})

@@ -1,5 +1,6 @@
-// A warp owns 16 state rows, eight lanes a row: a lane holds a 16th of four consecutive rows' keys
-// in 16-byte chunks, so that every access is whole sectors and nothing is shared between warps.
+// A warp owns 16 state rows, eight lanes per row: a lane holds a 16th of four consecutive rows'
+// keys in 16-byte chunks, so that every access is whole sectors and nothing is shared between
+// warps.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -12,12 +13,12 @@ namespace replayssm::cuda {
 namespace {
 
 constexpr int kKeyDim = 128;
-constexpr int kLanes = 8;                       // of one state row
-constexpr int kLaneRows = 4;                    // consecutive rows of a lane
-constexpr int kElements = kKeyDim / kLanes;     // of one row in a lane
+constexpr int kLanes = 8;                       // per state row
+constexpr int kLaneRows = 4;                    // consecutive rows per lane
+constexpr int kElements = kKeyDim / kLanes;     // of one row per lane
 constexpr int kRows = 32 / kLanes * kLaneRows;  // of a warp
-constexpr int kWarps = 2;                       // of a block; they never meet
-// baseline_kernel's that a GPU of 132 multiprocessors (H100, H200) holds at once.
+constexpr int kWarps = 2;                       // per block; they never synchronise
+// Blocks of baseline_kernel that a GPU of 132 SMs (H100, H200) holds at once.
 constexpr int kBlocksAtOnce = 8 * 132;
 
 struct Float {
@@ -58,7 +59,7 @@ struct Narrow {
 using Half = Narrow<__half, unpack_half, pack_half_finite>;  // saturates; NaN stays NaN
 using BFloat = Narrow<__nv_bfloat16, unpack_bf16, pack_bf16>;
 
-// The lane's elements of a key vector: chunk c of a row stands at (c * kLanes + lane) * kChunk.
+// The lane's elements of a key vector: chunk c of a row begins at (c * kLanes + lane) * kChunk.
 template <int kChunk>
 __device__ void load_keys(const Tokens& tokens, int64_t token, int key_head, int lane,
                           float (&to)[kElements]) {
@@ -105,7 +106,7 @@ __device__ float gate_of(const Tokens& tokens, int64_t token, int head) {
   return __ldg(static_cast<const float*>(tokens.data) + token * tokens.token_stride + head);
 }
 
-// Where a warp's rows stand, and a lane among them: eight lanes, a group, hold a row.
+// Position of a warp's rows, and of a lane within them: a group of eight lanes holds one row.
 struct Place {
   int row;  // the warp's first, of all heads' rows
   int head, key_head;
@@ -250,8 +251,8 @@ __global__ void __launch_bounds__(32 * kWarps, 8)
   }
 }
 
-// One token of a narrow state: a warp takes its rows four at a time, the next eight on their way,
-// so that few registers hold many warps.
+// One token of a narrow state. A warp computes its rows four at a time with the next eight in
+// flight, so that it needs few registers and many warps fit.
 template <Family kFamily, typename State>
 __global__ void __launch_bounds__(32 * kWarps, 12)
     one_token_kernel(const BaselineArgs args, const Problem problem) {
@@ -348,7 +349,7 @@ void launch(const Problem& problem, const BaselineArgs& args, cudaStream_t strea
   config.numAttrs = early ? 1 : 0;
   auto kernel = baseline_kernel<kFamily, State>;
   if constexpr (State::kChunk == 8) {
-    // A launch that is on the GPU at once gains nothing by more warps.
+    // A launch that fits the GPU at once does not gain from more warps.
     const bool many = int64_t{config.gridDim.x} * config.gridDim.y > kBlocksAtOnce;
     if (many && args.snapshot_slots != nullptr && args.snapshot_stride == 1) {
       kernel = one_token_kernel<kFamily, State>;

@@ -2,12 +2,12 @@
 // registers while a window passes. One kernel serves four methods; the rows say which:
 //   plain               n_tokens = 1, snapshot_slots = the read slot: the state is read and written
 //   snapshots           a slot for every token of the window
-//   activation replay   a pass that verifies and writes nothing, then, when it is known what
-//   stands,
-//                       a second one with n_kept tokens, n_tokens = 0, that rebuilds and writes
+//   activation replay   a pass that verifies and writes nothing; then, when the accepted tokens are
+//                       known, a second one with n_kept tokens, n_tokens = 0, that rebuilds and
+//                       writes
 //   joint advance       n_kept tokens of the window before, a write, then the new window
-// (the last two are those of "Snakes and Ladders", 2024). The inputs of the window before are taken
-// where they lie: keeping them costs these baselines nothing. No equality of bits is promised.
+// (the last two are those of "Snakes and Ladders", 2024). The inputs of the previous window are
+// read in place: keeping them costs these baselines nothing. No equality of bits is guaranteed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +21,7 @@ namespace replayssm::cuda {
 struct BaselineRow {
   int32_t read_slot = -1;   // -1: the row is skipped
   int32_t n_kept = 0;       // tokens of `kept` that the state goes through first, without outputs
-  int32_t write_slot = -1;  // takes the state after them; may equal read_slot; -1: not written
+  int32_t write_slot = -1;  // receives the state after them; may equal read_slot; -1: not written
   int32_t n_tokens = 0;     // tokens of `inputs` after them, with outputs
   int64_t kept_token = 0;   // indices of the first ones in the packed tensors
   int64_t token = 0;
@@ -43,8 +43,8 @@ struct BaselineArgs {
 
   void* state = nullptr;  // row-major slots [n_heads, value_dim, key_dim]
   int64_t state_slot_stride = 0;
-  // [n_rows, snapshot_stride]: the slot that takes the state after each token of `inputs`; -1: not
-  // written. Null: none is. With a stride of 1 rows have one token at most, and none kept.
+  // [n_rows, snapshot_stride]: the slot that receives the state after each token of `inputs`; -1:
+  // not written. Null: none is. With a stride of 1 rows have one token at most, and none kept.
   const int32_t* snapshot_slots = nullptr;
   int32_t snapshot_stride = 0;
 };

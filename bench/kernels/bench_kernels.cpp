@@ -1,5 +1,5 @@
 // Microseconds of one layer's state step on the GPU: replay, and the baselines beside it. Prints a
-// line a cell and keeps one JSON file a shape and dtype; cells that stand there already, measured
+// line per cell and keeps one JSON file per shape and dtype. Cells that are in it already, measured
 // with the same sources, are not measured again.
 #include <CLI/CLI.hpp>
 #include <chrono>

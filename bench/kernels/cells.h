@@ -36,7 +36,7 @@ struct Cell {
 // Every cell of a shape and dtype; `headline`: those that the targets' main table speaks of.
 std::vector<Cell> cells_of(const LayerShape& shape, DType dtype, int interval, bool headline);
 
-// Of a window of T tokens, how many stand: 1 of 1, 2 of 2, 3 of 4, 4 of 8, 8 of 16.
+// Accepted tokens of a window of T: 1 of 1, 2 of 2, 3 of 4, 4 of 8, 8 of 16.
 constexpr int accepted_of(int window) {
   return window <= 2 ? window : window == 4 ? 3 : window / 2;
 }

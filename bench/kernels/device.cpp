@@ -53,7 +53,7 @@ void Arena::fill(void* data, int64_t bytes, const void* pattern, int64_t pattern
   char* to = static_cast<char*>(data);
   int64_t done = std::min(bytes, pattern_bytes);
   check_cuda(cudaMemcpy(to, pattern, static_cast<size_t>(done), cudaMemcpyHostToDevice), "upload");
-  // Copies of what stands already, which is a whole number of patterns until the last.
+  // Copies what is there already: a whole number of patterns, except the last time.
   while (done < bytes) {
     const int64_t part = std::min(done, bytes - done);
     check_cuda(cudaMemcpy(to + done, to, static_cast<size_t>(part), cudaMemcpyDeviceToDevice),

@@ -19,7 +19,7 @@ struct Prepared {
 //
 // State pools of at least 320 MB in rotation, several times the L2 cache (from batch 1024 on: one
 // pool). Activations are one set, as if the layer before had just written them. At step s sequence
-// i stands at phase (i + s) mod B of its interval (spread evenly below batch B), and folds if a
+// i is at phase (i + s) mod B of its interval (spread evenly below batch B), and folds if a
 // step that advanced by the accepted tokens just passed a grid point: over B steps every sequence
 // takes every phase once, as in steady decoding.
 Prepared prepare(const Cell& cell, Arena& arena);

@@ -76,7 +76,7 @@ class Driver {
       r.n_tokens = row.row.n_tokens + row.max_drafts;
       r.n_commit = sweep ? r.n_tokens : 0;
       if (row.only_folds || !row.ends_text) continue;
-      // Half of the drafts stand.
+      // Half of the drafts are accepted.
       r.accepted = row.max_drafts / 2;
       if (!sweep) r.n_commit = 1 + r.accepted;
       const Sequence& s = *scheduler_.find(row.key);

@@ -5,7 +5,7 @@
  * are pure functions of the tokens, to the bit, however they are cut into windows, drafted,
  * rejected, batched or resumed, within one build, device and instruction set (docs/contract.md).
  *
- * One face for two backends. RSSM_CPU: every pointer is host memory, a call returns when it is
+ * One interface for two backends. RSSM_CPU: every pointer is host memory, a call returns when it is
  * done, `stream` is ignored. RSSM_CUDA: every pointer inside an argument struct is device memory, a
  * call only enqueues on `stream` (a cudaStream_t; null is the default stream), neither allocates
  * nor synchronises, and may be captured in a graph. The argument structs themselves are host memory
@@ -90,7 +90,7 @@ typedef struct rssm_problem {
   int32_t family;          /* RSSM_MAMBA2, RSSM_GDN, RSSM_KDA */
   int32_t n_heads;         /* value heads; Mamba-2: heads */
   int32_t n_key_heads;     /* GDN: key heads, Mamba-2: groups, KDA: n_heads. Divides n_heads; head h
-                              uses     key head h / (n_heads / n_key_heads) */
+                              uses key head h / (n_heads / n_key_heads) */
   int32_t value_dim;       /* V or P: rows of S, 1..1024 */
   int32_t key_dim;         /* K or N: columns of S, 1..1024 */
   int32_t interval;        /* B, tokens between checkpoints: 8, 16, 32 or 64 */
@@ -196,10 +196,13 @@ typedef struct rssm_parallel_for {
 /* ------------------------------------------------------------------------------------------------
  * Step, sweep, fold */
 
-/* What the caller knows of a step's rows; every choice gives the same bits. CUDA alone gains by
- * them. RSSM_HINT_SINGLE  every window starts at n and has at most one token: a smaller kernel will
- * do RSSM_HINT_EARLY   the kernel before this step in the stream writes no row, checkpoint, ring
- * row, a_log, dt_bias or skip that the step reads: they may be fetched while it still runs */
+/* What the caller knows about a step's rows. Hints change speed only, and only on CUDA.
+ *
+ *   RSSM_HINT_SINGLE  every window starts at n and has at most one token: a smaller kernel is used
+ *   RSSM_HINT_EARLY   the kernel before this step in the stream writes no row, checkpoint, ring
+ *                     row, a_log, dt_bias or skip that the step reads: they are fetched while it
+ *                     still runs
+ */
 enum { RSSM_HINT_SINGLE = 1, RSSM_HINT_EARLY = 2 };
 
 typedef struct rssm_step_args {
@@ -231,10 +234,10 @@ typedef struct rssm_step_args {
   float* scale; /* int8 only: slot s at scale + s * scale_slot_stride */
   int64_t scale_slot_stride;
 
-  rssm_ring ring_value; /* ring dtype, [n_heads, value_dim] a row: GDN, KDA u; Mamba-2 x */
-  rssm_ring ring_key;   /* ring dtype, [n_key_heads, key_dim] a row: k; Mamba-2 B */
-  rssm_ring
-      ring_gate; /* fp32: Mamba-2 dt, GDN log alpha [n_heads]; KDA log alpha [n_heads, key_dim] */
+  rssm_ring ring_value; /* ring dtype, [n_heads, value_dim] per row: GDN, KDA u; Mamba-2 x */
+  rssm_ring ring_key;   /* ring dtype, [n_key_heads, key_dim] per row: k; Mamba-2 B */
+  rssm_ring ring_gate;  /* fp32: Mamba-2 dt [n_heads]; GDN log alpha [n_heads]; KDA log alpha
+                           [n_heads, key_dim] */
 
   /* May be null. += the values that fp16 could not hold (saturated to +-65504): ring values as they
    * are computed, checkpoint values when their fold is written. */
@@ -262,12 +265,12 @@ RSSM_API rssm_status rssm_fold(const rssm_plan* plan, const rssm_step_args* args
 /* ------------------------------------------------------------------------------------------------
  * Commit: moves n, and c and the slot where a step folded. Rollback is not moving n. */
 
-/* After a step over `row` of which `advance` tokens stand, pending ones included: 0 (dropped; its
- * fold stands) to start + n_tokens - n. RSSM_OUT_OF_RANGE, and nothing changes: another advance, or
- * a row made before the sequence last moved. Host memory whatever the backend. */
+/* After a step over `row`: commits `advance` tokens, pending ones included, from 0 (a dropped step;
+ * its fold is kept) to start + n_tokens - n. RSSM_OUT_OF_RANGE, and nothing changes: another
+ * advance, or a row made before the sequence last moved. Host memory whatever the backend. */
 RSSM_API rssm_status rssm_commit_row(const rssm_plan* plan, const rssm_row* row, int64_t advance,
                                      rssm_sequence* sequence);
-/* After a sweep over `row`: every token stands. */
+/* After a sweep over `row`: commits every token. */
 RSSM_API rssm_status rssm_commit_sweep_row(const rssm_plan* plan, const rssm_row* row,
                                            rssm_sequence* sequence);
 

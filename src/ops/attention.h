@@ -16,7 +16,7 @@
 
 namespace replayssm::ops {
 
-constexpr int32_t kKvPage = 16;  // positions a page
+constexpr int32_t kKvPage = 16;  // positions per page
 constexpr int64_t pages_for(int64_t positions) { return (positions + kKvPage - 1) / kKvPage; }
 
 struct KvShape {

@@ -1,7 +1,7 @@
-// What every op runs on: threads, an instruction set, and scratch taken once.
+// What every op runs on: threads, an instruction set, and scratch allocated once.
 //
-// The law of all ops: a row's result is a pure function of that row's inputs, to the bit. It does
-// not depend on the other rows, on how many there are, or on the number of threads. Bits are
+// The invariant of all ops: a row's result is a pure function of that row's inputs, to the bit. It
+// does not depend on the other rows, on how many there are, or on the number of threads. Bits are
 // promised within one (isa, bf16_dot) pair. Ops never allocate. Bad shapes are a programmer's
 // mistake (REPLAYSSM_CHECK).
 #pragma once

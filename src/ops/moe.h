@@ -1,5 +1,5 @@
-// Mixtures of experts: which experts see a token, and the way of its row to them and back. The
-// experts themselves are Linear over the rows that came together.
+// Mixtures of experts: which experts see a token, how its row gets to them and how their results
+// are summed. The experts themselves are Linear over the rows that chose them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class RouterScore : int32_t {
 // The top_k experts of the largest score + bias, the lower index first on a tie; their weight is
 // the score, without bias, over the sum of the chosen scores if `renormalise`, times `scale`.
 // With groups the experts are n_groups runs of equal length, and only those of the top_groups runs
-// with the largest sum of their two best can be chosen. Scores are taken in double.
+// with the largest sum of their two best can be chosen. Scores are computed in double.
 struct Router {
   RouterScore score = RouterScore::kSoftmax;
   int32_t n_experts = 0;

@@ -1,4 +1,4 @@
-// The thread pool as libreplayssm takes it.
+// The thread pool as libreplayssm's ParallelFor.
 #pragma once
 
 #include "core/thread_pool.h"

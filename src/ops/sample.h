@@ -6,8 +6,9 @@
 //                order, hold less than top_p; 1 keeps all; the first is always kept
 //   min_p        drops tokens less likely than min_p times the likeliest; 0 drops none
 //
-// in that order (the usual one). The kept token whose interval of the cumulative law, in index
-// order, holds u is drawn; u = 53 bits of Philox4x32-10 with key `seed` and counter `position`.
+// in that order (the usual one). The kept token whose interval of the cumulative distribution, in
+// index order, holds u is drawn; u = 53 bits of Philox4x32-10 with key `seed` and counter
+// `position`.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The commit of one step or sweep over a batch, by whoever owns the sequences' numbers.
+// Commits one step or sweep over a batch. Called by the owner of the sequences' n and c.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@ namespace replayssm {
 struct CommitArgs {
   const Row* rows = nullptr;  // a skipped row (read_slot -1) moves nothing
   int32_t n_rows = 0;
-  bool is_sweep = false;             // every token stands; `advance` is not read
+  bool is_sweep = false;             // every token is committed; `advance` is not read
   const int32_t* advance = nullptr;  // [n_rows], see commit_step
   SequenceState* states = nullptr;   // [n_rows]: row i's sequence
   int64_t* n_refused = nullptr;      // += rows that were refused and moved nothing
 };
 
-// One row by commit_step or commit_sweep; refuses, too, a row that no step or sweep can have had.
+// One row by commit_step() or commit_sweep(). Also refuses a row that no step or sweep can have
+// had.
 constexpr Status commit_row(const Grid& grid, const Row& row, bool is_sweep, int64_t advance,
                             SequenceState& state) {
   constexpr int64_t kMaxPosition = int64_t{1} << 62;

@@ -25,7 +25,7 @@ struct ConvArgs {
   int32_t n_rows = 0;
   Tokens in;                      // x [n_channels]
   MutableTokens out;              // may not overlap `in`
-  const float* weight = nullptr;  // [w, n_channels]: tap i of every channel stands together
+  const float* weight = nullptr;  // [w, n_channels]: tap i of all channels is contiguous
   const float* bias = nullptr;    // [n_channels] or null
   Ring ring;                      // [n_channels] a row, activation dtype
 };

@@ -27,7 +27,7 @@ struct Grid {
   }
 };
 
-// All that a sequence is, beside the bytes in its slots: n committed tokens and the position c of
+// The bookkeeping of a sequence, all of it: n committed tokens and the position c of
 // its stored checkpoint (g(n) or g(n) - B). c = 0 means the zero state: no slot is read.
 struct SequenceState {
   int64_t n = 0;
@@ -48,10 +48,10 @@ struct Row {
   int32_t ring_slot = -1;
 };
 
-// After a step over `row`, of which `advance` tokens stand (accepted drafts and the window's first
-// token; 0 for a dropped step): moves n, and c where the step folded. Refuses an advance outside
-// [0, end of window - n], or a row that was made before the state last moved, and leaves the state
-// as it was.
+// After a step over `row`: commits `advance` tokens (the window's first token and the accepted
+// drafts; 0 for a dropped step). Moves n, and c if the step folded. Refuses an advance outside [0,
+// end of window - n], or a row that was made before the state last moved, and leaves the state as
+// it was.
 constexpr Status commit_step(const Grid& grid, const Row& row, int64_t advance,
                              SequenceState& state) {
   if (state.n != row.n || state.c != row.c) return Status::kOutOfRange;
@@ -64,9 +64,9 @@ constexpr Status commit_step(const Grid& grid, const Row& row, int64_t advance,
   return Status::kOk;
 }
 
-// After a sweep over `row`: every token stands, and the stored checkpoint is the last grid point's.
-// Refuses what no sweep could mean, start != n or fewer than no tokens, and a row that was made
-// before the state last moved, and leaves the state as it was.
+// After a sweep over `row`: commits every token; the stored checkpoint is the last grid point's.
+// Refuses start != n, a negative number of tokens, and a row that was made before the state last
+// moved; then the state does not change.
 constexpr Status commit_sweep(const Grid& grid, const Row& row, SequenceState& state) {
   if (state.n != row.n || state.c != row.c) return Status::kOutOfRange;
   if (row.start != row.n || row.n_tokens < 0) return Status::kOutOfRange;

@@ -1,8 +1,8 @@
 // plan() decides once, at load, whether and how a problem runs; run never fails, never allocates.
 //
 // step    any window of at most max_window positions past n; commits nothing (see commit_step).
-//         Rows are not checked: the caller keeps start + n_tokens - n <= max_window and its slots
-//         inside its pools, else rows that are still to be read are overwritten
+//         Rows are not checked: the caller must keep start + n_tokens - n <= max_window and slots
+//         inside its pools. Otherwise rows that are still needed are overwritten
 // sweep   prefill: any number of tokens from start == n, windows end at grid points, each committed
 //         before the next (see commit_sweep); same bits as steps over the same tokens
 // A row with n_tokens == 0 only folds. Both parallelise over (row, heads) through the caller's
@@ -61,7 +61,7 @@ class ConvPlan {
   ConvProblem problem_;
 };
 
-// A plan, or the reason why there is none.
+// A plan, or the reason for not having one.
 template <typename T>
 struct PlanResult {
   std::shared_ptr<const T> plan;

@@ -1,7 +1,7 @@
-// The honest baseline that replay is measured against: the recurrence as written in step.h, its
-// state read and written for every token. With speculation every drafted token's state is kept as a
-// snapshot, so that any of them can be the accepted one. Same inputs and checkpoint layout as Plan;
-// the rings of StepArgs are not used, nor are a row's c and start (== n).
+// The baseline of replay: plain decoding. It is the recurrence as written in step.h; the state is
+// read and written for every token. With speculation, the state after every drafted token is kept
+// as a snapshot, since any of them may be the last one accepted. Inputs and checkpoint layout are
+// those of Plan. The rings of StepArgs, a row's c and its start (== n) are not used.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace replayssm {
 
 struct PlainArgs {
   StepArgs base;
-  // [n_rows, write_slots_stride]: the slot that takes the state after each token of the window; -1:
-  // not written (a prefill's tokens but the last). Token 0 may write to the row's read_slot.
+  // [n_rows, write_slots_stride]: the slot that receives the state after each token of the window;
+  // -1: not written (a prefill's tokens but the last). Token 0 may write to the row's read_slot.
   const int32_t* write_slots = nullptr;
   int32_t write_slots_stride = 0;
 };
@@ -26,7 +26,7 @@ class PlainPlan {
   const Problem& problem() const { return problem_; }
   virtual int64_t checkpoint_elements() const = 0;
   virtual size_t workspace_bytes(int n_workers) const = 0;
-  // Any number of tokens a row. A row with n == 0 starts from the zero state and reads no slot.
+  // Any number of tokens per row. A row with n == 0 starts from the zero state and reads no slot.
   virtual void run(const PlainArgs& args, const ParallelFor& parallel) const = 0;
 
  protected:

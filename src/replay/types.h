@@ -43,7 +43,7 @@ constexpr const char* family_name(Family family) {
 
 enum class Status : int32_t { kOk = 0, kOutOfRange = 1 };
 
-// What the caller lends for parallel work: run(ctx, count, function, arg) must call
+// The caller's threads: run(ctx, count, function, arg) must call
 // function(arg, index, worker) once for every index in [0, count), with worker in [0, n_workers).
 struct ParallelFor {
   using Function = void (*)(const void* arg, int64_t index, int worker);

@@ -14,12 +14,12 @@ struct Outcome {
   std::vector<uint8_t> checkpoint, scale, ring_value, ring_key, ring_gate;
 };
 
-// A prompt, then windows of which some or none stand, and folds.
+// A prompt, then windows of which some or no tokens are accepted, and folds.
 Outcome run(const Backend& backend, const Problem& p, float value_scale, int n_threads) {
   ThreadPool pool(n_threads);
   const int64_t n = 3 * p.grid.interval + 3;
-  const Inputs inputs(p, n + p.max_window, law_of(1, value_scale));
-  const Inputs wrong(p, n + p.max_window, law_of(2, value_scale));
+  const Inputs inputs(p, n + p.max_window, distribution_of(1, value_scale));
+  const Inputs wrong(p, n + p.max_window, distribution_of(2, value_scale));
   Layer layer(p, backend, 4, pool);
   Sequence sequence(layer, inputs, 1);
   sequence.sweep(p.grid.interval + 2);

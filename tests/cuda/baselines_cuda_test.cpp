@@ -161,23 +161,23 @@ Result run(const Problem& p, const Inputs& in, Method method) {
   result.y.resize(static_cast<size_t>(kSequences * kTokens * in.values));
   std::mt19937_64 rng(5);
   std::vector<int64_t> n(kSequences, 0);
-  std::vector<int> stands(kSequences, 0);  // of the window before
+  std::vector<int> accepted(kSequences, 0);  // tokens of the previous window
   std::vector<int32_t> slot;
   for (int i = 0; i < kSequences; ++i) slot.push_back(i * slots);
   for (int step = 0; n != std::vector<int64_t>(kSequences, kTokens); ++step) {
     std::vector<BaselineRow> rows;
     std::vector<int32_t> snapshots;
     std::vector<int64_t> tokens;
-    std::vector<int> before = stands;
+    std::vector<int> before = accepted;
     for (int i = 0; i < kSequences; ++i) {
       const int64_t left = kTokens - n[i];
       const int t = static_cast<int>(std::min<int64_t>(window, left));
-      // A snapshot stands for at least its window's first token.
+      // With snapshots at least the window's first token is accepted.
       const int least = plain || method == Method::kSnapshots ? 1 : 0;
-      stands[i] = t == 0 ? 0 : std::max<int>(least, static_cast<int>(rng() % (t + 1)));
+      accepted[i] = t == 0 ? 0 : std::max<int>(least, static_cast<int>(rng() % (t + 1)));
       const int64_t first = static_cast<int64_t>(tokens.size());
       for (int j = 0; j < window; ++j) {
-        const int64_t at = j < stands[i] ? n[i] + j : static_cast<int64_t>(rng() % kTokens);
+        const int64_t at = j < accepted[i] ? n[i] + j : static_cast<int64_t>(rng() % kTokens);
         tokens.push_back(i * kTokens + at);
         snapshots.push_back(j < t ? i * slots + j : -1);
       }
@@ -198,24 +198,25 @@ Result run(const Problem& p, const Inputs& in, Method method) {
     if (method == Method::kActivationReplay) {
       args.kept = args.inputs;
       for (int i = 0; i < kSequences; ++i) {
-        rows[i] = {stands[i] > 0 ? slot[i] : -1, stands[i], slot[i], 0, i * int64_t{window}, 0};
+        rows[i] = {accepted[i] > 0 ? slot[i] : -1, accepted[i], slot[i], 0, i * int64_t{window}, 0};
       }
       launch(rows);
     }
     for (int i = 0; i < kSequences; ++i) {
-      for (int64_t j = 0; j < stands[i] * in.values; ++j) {
+      for (int64_t j = 0; j < accepted[i] * in.values; ++j) {
         result.y[static_cast<size_t>((i * kTokens + n[i]) * in.values + j)] =
             bf16_to_float(y[static_cast<size_t>(i * window * in.values + j)]);
       }
-      n[i] += stands[i];
-      if (method == Method::kSnapshots && stands[i] > 0) slot[i] = i * slots + stands[i] - 1;
+      n[i] += accepted[i];
+      if (method == Method::kSnapshots && accepted[i] > 0) slot[i] = i * slots + accepted[i] - 1;
     }
   }
   if (method == Method::kJointAdvance) {  // the last window's tokens are still to be gone through
     args.kept = args.inputs;
     std::vector<BaselineRow> rows;
     for (int i = 0; i < kSequences; ++i) {
-      rows.push_back({stands[i] > 0 ? slot[i] : -1, stands[i], slot[i], 0, i * int64_t{window}, 0});
+      rows.push_back(
+          {accepted[i] > 0 ? slot[i] : -1, accepted[i], slot[i], 0, i * int64_t{window}, 0});
     }
     launch(rows);
   }

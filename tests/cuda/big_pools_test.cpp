@@ -38,7 +38,7 @@ TEST(CudaBigPools, PastTwoToThe31Elements) {
       const int64_t n = 2 * p.grid.interval + 3;
       const int64_t keys = int64_t{p.n_key_heads} * p.key_dim;
       const int64_t values = int64_t{p.n_heads} * p.value_dim;
-      const Inputs inputs(p, n, law_of(1));
+      const Inputs inputs(p, n, distribution_of(1));
       const auto bf16 = [](const std::vector<float>& x) {
         std::vector<uint16_t> bits;
         for (float f : x) bits.push_back(float_to_bf16(f));

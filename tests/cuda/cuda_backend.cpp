@@ -179,15 +179,18 @@ class CudaBackendPlan final : public BackendPlan {
  private:
   int64_t slot_bytes() const { return sizes_.checkpoint_elements * dtype_bytes(p_.checkpoint); }
 
-  // Rows that make more blocks than multiprocessors, or than plan_cuda's kMany times as many.
+  // Rows for more blocks than SMs (no small-grid variant), or for more than plan_cuda's
+  // kPersistentBlocks per SM (the persistent kernel).
   static size_t rows_for_another_kernel(const Problem& p) {
-    constexpr int kBlocks = 140, kManyBlocks = 12 * kBlocks;
+    constexpr int kBlocks = 140, kPersistentBlocks = 12 * kBlocks;
     if (p.activation == DType::kF32) return 0;  // the general kernel
     const auto [single, any] = cuda::kernels_of(p);
     int state_rows = 0;
     for (const cuda::StepKernels& x : {single, any}) {
-      const int blocks = x.usual->many != nullptr ? kManyBlocks : x.few != nullptr ? kBlocks : 0;
-      state_rows = std::max(state_rows, blocks * x.usual->rows);
+      const int blocks = x.standard->persistent != nullptr ? kPersistentBlocks
+                         : x.small_grid != nullptr         ? kBlocks
+                                                           : 0;
+      state_rows = std::max(state_rows, blocks * x.standard->rows);
     }
     return static_cast<size_t>(state_rows / (p.n_heads * p.value_dim));
   }

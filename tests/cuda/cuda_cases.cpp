@@ -33,11 +33,11 @@ std::vector<Case> cases_of(const std::vector<Problem>& problems) {
 bool takes(const Problem& p, const cuda::StepInstance& x) {
   const auto [single, any] = cuda::kernels_of(p);
   const auto& kernels = x.single ? single : any;
-  return any.usual != nullptr && (kernels.usual == &x || kernels.few == &x);
+  return any.standard != nullptr && (kernels.standard == &x || kernels.small_grid == &x);
 }
 
-// The problem with the fewest heads a key head that takes the entry, and has so many state rows a
-// key head at least.
+// The problem with the fewest heads per key head that uses the entry, and has so many state rows
+// per key head at least.
 Problem problem_of_entry(const cuda::StepInstance& x, int window, int key_head_rows) {
   for (int ratio = 1; ratio <= (x.family == kK ? 1 : 16); ++ratio) {
     const Problem p = cuda_problem(x.family, 2 * ratio, 2, x.value_dim, x.key_dim, x.interval,
@@ -49,7 +49,7 @@ Problem problem_of_entry(const cuda::StepInstance& x, int window, int key_head_r
                          " " + std::to_string(x.value_dim) + "x" + std::to_string(x.key_dim) +
                          " B" + std::to_string(x.interval) + " " + dtype_name(x.checkpoint) + ", " +
                          std::to_string(x.rows) + " rows" + (x.single ? ", single" : "") +
-                         (x.few ? ", few" : ""));
+                         (x.small_grid ? ", small grid" : ""));
 }
 
 }  // namespace
@@ -151,13 +151,13 @@ std::vector<Case> cuda_core() {
   });
 }
 
-std::vector<Case> cuda_entries(bool many) {
+std::vector<Case> cuda_entries(bool persistent) {
   std::vector<Problem> problems;
   for (const cuda::StepInstance* x : cuda::all_instances()) {
-    if (many && x->many == nullptr) continue;
-    // Windows of 16 are taken in two parts, and may fold and cross a grid point at once.
-    const int window = x->single ? 1 : many || problems.size() % 2 != 0 ? 16 : 8;
-    problems.push_back(problem_of_entry(*x, window, many ? 2 * x->rows : 0));
+    if (persistent && x->persistent == nullptr) continue;
+    // Windows of 16 are computed in two sub-windows, and may fold and cross a grid point at once.
+    const int window = x->single ? 1 : persistent || problems.size() % 2 != 0 ? 16 : 8;
+    problems.push_back(problem_of_entry(*x, window, persistent ? 2 * x->rows : 0));
   }
   return unique({cases_of(problems)});
 }

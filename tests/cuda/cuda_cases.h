@@ -22,14 +22,14 @@ std::vector<Case> cuda_shapes();
 std::vector<Case> cuda_dtypes();
 std::vector<Case> cuda_core();
 
-// For each entry of the instance tables a problem that takes it, by as few heads a key head as that
-// needs; an entry and the one for few beside it may share it. Throws if none takes an entry. many:
-// of those with a kernel for launches of many rows, with heads for two of its blocks a key head.
-std::vector<Case> cuda_entries(bool many = false);
+// For each entry of the instance tables a problem that uses it, with as few heads per key head as
+// possible; an entry and its small-grid variant may share one. Throws if no problem uses an entry.
+// persistent: only entries with a persistent kernel, with two of its row blocks per key head.
+std::vector<Case> cuda_entries(bool persistent = false);
 
 // Those of a list that have a plan.
 std::vector<Case> with_plan(const std::vector<Case>& cases);
-// Those of several lists; a problem may stand in more than one.
+// The cases of several lists; a problem may be in more than one.
 std::vector<Case> unique(std::initializer_list<std::vector<Case>> lists);
 
 // How gtest names a case, and prints it.

@@ -17,7 +17,8 @@ TEST_P(EveryKernel, StepsSweepsAndCheckpoints) {
   const Problem& p = GetParam().problem;
   ThreadPool pool(1);
   const int64_t n = 2 * p.grid.interval + 3;
-  const Inputs inputs(p, n + p.max_window, law_of(1)), wrong(p, n + p.max_window, law_of(2));
+  const Inputs inputs(p, n + p.max_window, distribution_of(1)),
+      wrong(p, n + p.max_window, distribution_of(2));
   Layer layer(p, cuda_backend(), 6, pool);
   Sequence sequence(layer, inputs, 0), swept(layer, inputs, 2);
   sequence.decode_to(3, 1);

@@ -21,7 +21,7 @@ class Launches : public testing::TestWithParam<Case> {
 // Few heads, so that pools of 900 rows are small; fp32 activations are too slow for so many.
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (const Case& c : unique({cuda_core(), cuda_entries(/*many=*/true)})) {
+  for (const Case& c : unique({cuda_core(), cuda_entries(/*persistent=*/true)})) {
     Problem p = c.problem;
     if (p.activation == DType::kF32) continue;
     const int ratio = p.n_heads / p.n_key_heads;

@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, CudaPlans, testing::ValuesIn(unique({shape_cases()
                          test_name);
 
 TEST(CudaEntries, HaveAKernel) {
-  for (const Case& c : unique({cuda_entries(), cuda_entries(/*many=*/true)})) {
+  for (const Case& c : unique({cuda_entries(), cuda_entries(/*persistent=*/true)})) {
     EXPECT_EQ(plan_cuda(c.problem).reason, "") << c.name;
   }
 }

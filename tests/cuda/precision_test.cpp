@@ -34,10 +34,10 @@ Errors errors_of(const Backend& backend, const Problem& p, double gate_mean) {
   const int64_t n = 12 * p.grid.interval;
   Errors errors;
   for (uint64_t seed = 1; seed <= 3; ++seed) {
-    InputLaw law;
-    law.gate_mean = gate_mean;
-    law.seed = seed;
-    const Inputs inputs(p, n, law);
+    InputDistribution distribution;
+    distribution.gate_mean = gate_mean;
+    distribution.seed = seed;
+    const Inputs inputs(p, n, distribution);
     Layer layer(p, backend, 3, pool);
     Sequence sequence(layer, inputs, 1);
     sequence.decode_to(n, p.max_window);

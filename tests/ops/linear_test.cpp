@@ -39,7 +39,7 @@ TEST(Linear, MatchesReference) {
   }
 }
 
-// The law: whatever the number of rows, row r has the bits it has alone.
+// The invariant: whatever the number of rows, row r has the bits it has alone.
 TEST(Linear, RowsDoNotDependOnTheirNumber) {
   on_each_backend([](const Context& context, const Backend&) {
     for (const DType wt : {DType::kF32, DType::kBF16}) {

@@ -77,7 +77,7 @@ TEST(Sample, UniformIsUniform) {
   EXPECT_LT(chi, 125.0);  // 63 degrees, p about 5e-6
 }
 
-// The drawn law against the exact one, by chi-square over the tokens worth a bin.
+// The drawn distribution against the exact one, by chi-square over the tokens worth a bin.
 TEST(Sample, LawAfterEachFilter) {
   const int64_t n_vocab = 333;
   const std::vector<float> logits = random_logits(n_vocab, 2.0f, 7);
@@ -96,7 +96,8 @@ TEST(Sample, LawAfterEachFilter) {
       SCOPED_TRACE(::testing::Message()
                    << "temperature " << params.temperature << " top_k " << params.top_k << " top_p "
                    << params.top_p << " min_p " << params.min_p);
-      const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+      const std::vector<double> distribution =
+          ref::sample_distribution(logits.data(), n_vocab, params);
       const int n = 8000;
       std::vector<int> counts(static_cast<size_t>(n_vocab));
       for (int i = 0; i < n; ++i) {
@@ -109,8 +110,8 @@ TEST(Sample, LawAfterEachFilter) {
       double rest_seen = 0.0;
       int bins = 0;
       for (int64_t t = 0; t < n_vocab; ++t) {
-        const double expected = law[t] * n;
-        if (law[t] == 0.0) {
+        const double expected = distribution[t] * n;
+        if (distribution[t] == 0.0) {
           ASSERT_EQ(counts[t], 0) << "token " << t;
         } else if (expected < 10.0) {
           rest_expected += expected;
@@ -129,7 +130,8 @@ TEST(Sample, LawAfterEachFilter) {
   });
 }
 
-// On a large vocabulary, draw by draw: the token is the one whose interval of the law holds u.
+// On a large vocabulary, draw by draw: the token is the one whose interval of the distribution
+// holds u.
 TEST(Sample, LargeVocabularyKeepsExactlyTheLawsTokens) {
   const int64_t n_vocab = 20000;
   for (const float spread : {0.01f, 1.0f, 6.0f}) {
@@ -138,18 +140,19 @@ TEST(Sample, LargeVocabularyKeepsExactlyTheLawsTokens) {
          {SamplerParams{1.0f, 0, 1.0f, 0.0f, 1}, SamplerParams{1.0f, 50, 1.0f, 0.0f, 2},
           SamplerParams{0.7f, 0, 0.9f, 0.0f, 3}, SamplerParams{1.0f, 0, 1.0f, 0.3f, 4},
           SamplerParams{1.0f, 5000, 0.95f, 0.01f, 5}}) {
-      const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+      const std::vector<double> distribution =
+          ref::sample_distribution(logits.data(), n_vocab, params);
       on_each_backend([&](const Context& context, const Backend&) {
         Sampler sampler(context, n_vocab);
         for (int64_t position = 0; position < 40; ++position) {
           const SampleResult result = sampler.sample(logits.data(), params, position);
           ASSERT_EQ(result.status, SampleStatus::kOk);
-          ASSERT_GT(law[static_cast<size_t>(result.token)], 0.0);
+          ASSERT_GT(distribution[static_cast<size_t>(result.token)], 0.0);
           const double u = uniform_at(params.seed, position);
           double below = 0.0;
-          for (int32_t t = 0; t < result.token; ++t) below += law[t];
+          for (int32_t t = 0; t < result.token; ++t) below += distribution[t];
           EXPECT_GT(u, below - 1e-5);
-          EXPECT_LT(u, below + law[static_cast<size_t>(result.token)] + 1e-5);
+          EXPECT_LT(u, below + distribution[static_cast<size_t>(result.token)] + 1e-5);
           EXPECT_EQ(sampler.sample(logits.data(), params, position).token, result.token);
         }
       });
@@ -177,10 +180,11 @@ TEST(Sample, TiesAtTheKthPlaceGoToTheLowerIndex) {
 TEST(Sample, LogProb) {
   on_each_backend([](const Context& context, const Backend&) {
     const std::vector<float> logits = random_logits(3001, 3.0f, 2);
-    const std::vector<double> law =
-        ref::sample_law(logits.data(), 3001, SamplerParams{1.0f, 0, 1.0f, 0.0f, 0});
+    const std::vector<double> distribution =
+        ref::sample_distribution(logits.data(), 3001, SamplerParams{1.0f, 0, 1.0f, 0.0f, 0});
     for (const int32_t token : {0, 1500, 3000}) {
-      EXPECT_NEAR(log_prob(context, logits.data(), 3001, token), std::log(law[token]), 1e-6);
+      EXPECT_NEAR(log_prob(context, logits.data(), 3001, token), std::log(distribution[token]),
+                  1e-6);
     }
   });
 }

@@ -41,7 +41,7 @@ TEST_P(BigPools, PastTwoToThe31Elements) {
                                   DType::kF16, checkpoint);
     SCOPED_TRACE(name_of(p));
     const int64_t n = 2 * p.grid.interval + 3;
-    const Inputs inputs(p, n, law_of(1));
+    const Inputs inputs(p, n, distribution_of(1));
     const auto plan = plan_cpu(p, isa()).plan;
     Reserved states(kStride * kSlots * dtype_bytes(checkpoint)), scales(kStride * kSlots * 4),
         ring_value(kStride * kSlots * 2), ring_key(kStride * kSlots * 2),

@@ -175,9 +175,9 @@ TEST_P(Bits, BatchMatesDoNotMatter) {
     std::mt19937 rng(8);
     std::vector<Inputs> inputs;
     for (uint64_t i = 0; i < kSequences; ++i) {
-      InputLaw law;
-      law.seed = 20 + i;
-      inputs.emplace_back(p, 300, law);
+      InputDistribution distribution;
+      distribution.seed = 20 + i;
+      inputs.emplace_back(p, 300, distribution);
     }
     ThreadPool two(2);
     Layer layer(p, backend(), 4 * kSequences + 2, two);

@@ -45,9 +45,9 @@ class RingModel {
     const Row row{state_.n, state_.c, state_.n + pending, n_tokens, 0, 0, 0, 0};
     if (!write(row.start, row.start + n_tokens)) return false;
     const int64_t end = row.start + n_tokens;
-    // Mostly everything or nothing stands: the two ends of what n may do.
-    const uint64_t law = rng() % 4;
-    const int64_t advance = law == 0 ? 0 : law == 1 ? rng() % (end - row.n + 1) : end - row.n;
+    // Mostly everything or nothing is accepted: the two extremes.
+    const uint64_t kind = rng() % 4;
+    const int64_t advance = kind == 0 ? 0 : kind == 1 ? rng() % (end - row.n + 1) : end - row.n;
     return commit_step(grid_, row, advance, state_) == Status::kOk;
   }
   int64_t n() const { return state_.n; }
@@ -118,7 +118,7 @@ TEST(Grid, CommitMovesNAndTheFold) {
   const Row next{19, 16, 19, 4, 0, 9, 3, 5};
   EXPECT_EQ(commit_step(grid, next, 0, state), Status::kOk);
   EXPECT_TRUE(operator_equal(state, {19, 16, 9, 5}));
-  // Pending rows count: of [19, 23) all four stand.
+  // Pending rows count: of [19, 23) all four are committed.
   const Row pending{19, 16, 21, 2, 0, 9, 3, 5};
   EXPECT_EQ(commit_step(grid, pending, 4, state), Status::kOk);
   EXPECT_TRUE(operator_equal(state, {23, 16, 9, 5}));

@@ -83,7 +83,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 }
 
 // Where the inputs come from. Inputs of different seeds share the layer's parameters.
-struct InputLaw {
+struct InputDistribution {
   double gate_mean = -1.0;  // the mean of -log alpha is about e^gate_mean
   uint64_t seed = 1;
   float value_scale = 1.0f, key_scale = 1.0f;
@@ -91,9 +91,9 @@ struct InputLaw {
 
 // Inputs of n tokens for one layer, fp32 but rounded to the activation dtype where that applies.
 struct Inputs {
-  Inputs(const Problem& p, int64_t n, const InputLaw& law) {
+  Inputs(const Problem& p, int64_t n, const InputDistribution& distribution) {
     n_gates = p.family == Family::kKda ? p.n_heads * p.key_dim : p.n_heads;
-    std::mt19937_64 rng(1000 + law.seed);
+    std::mt19937_64 rng(1000 + distribution.seed);
     auto fill = [&](std::vector<float>& x, int64_t size, float scale, bool round) {
       std::normal_distribution<float> normal;
       x.resize(static_cast<size_t>(size));
@@ -103,15 +103,15 @@ struct Inputs {
       }
     };
     fill(query, n * p.n_key_heads * p.key_dim, 1, true);
-    fill(key, n * p.n_key_heads * p.key_dim, law.key_scale, true);
-    fill(value, n * p.n_heads * p.value_dim, law.value_scale, true);
+    fill(key, n * p.n_key_heads * p.key_dim, distribution.key_scale, true);
+    fill(value, n * p.n_heads * p.value_dim, distribution.value_scale, true);
     fill(gate, n * n_gates, 1, false);
     fill(beta, n * p.n_heads, 1, false);
     rng.seed(7);
     fill(a_log, p.n_heads, 0.3f, false);
     fill(dt_bias, n_gates, 0.5f, false);
     fill(skip, p.n_heads, 1, false);
-    for (float& x : dt_bias) x += static_cast<float>(law.gate_mean);
+    for (float& x : dt_bias) x += static_cast<float>(distribution.gate_mean);
   }
   ref::Parameters parameters() const { return {a_log.data(), dt_bias.data(), skip.data()}; }
   ref::TokenInputs token(const Problem& p, int64_t t) const {

@@ -22,7 +22,7 @@ TEST_P(Hostile, ABadDraftStaysWhereItIs) {
     const Problem& p = c.problem;
     const int window = p.max_window;
     const int64_t n = p.grid.interval + 2 * window;
-    const Inputs inputs(p, n + window, law_of(1));
+    const Inputs inputs(p, n + window, distribution_of(1));
     Layer plain(p, backend(), 3, pool_);
     Sequence never(plain, inputs, 1);
     never.decode_to(n + window, 1);
@@ -64,7 +64,7 @@ TEST_P(Hostile, ACommittedNanStaysVisible) {
       if (!backend().takes(p)) continue;
       SCOPED_TRACE(name_of(p));
       const int64_t b = p.grid.interval;
-      Inputs inputs(p, 2 * b + 1, law_of(1));
+      Inputs inputs(p, 2 * b + 1, distribution_of(1));
       Layer layer(p, backend(), 3, pool_);
       inputs.value[3 * layer.y_size() + 5] = bad;  // head 0, value row 5
       Sequence sequence(layer, inputs, 1);
@@ -98,7 +98,7 @@ TEST_P(Hostile, RingSaturation) {
     if (!backend().takes(p)) continue;
     SCOPED_TRACE(name_of(p));
     const int64_t n = 3 * p.grid.interval + 2;
-    Inputs inputs(p, n, law_of(1, 1e6f));
+    Inputs inputs(p, n, distribution_of(1, 1e6f));
     if (p.family == Family::kMamba2) {
       for (size_t i = 0; i < inputs.key.size(); i += 7) inputs.key[i] = 1e6f;
     }
@@ -146,7 +146,7 @@ TEST_P(Hostile, CheckpointSaturation) {
     if (!backend().takes(p)) continue;
     SCOPED_TRACE(name_of(p));
     const int64_t n = 4 * p.grid.interval;
-    const Inputs inputs(p, n + 8, law_of(1, 1.5e5f));
+    const Inputs inputs(p, n + 8, distribution_of(1, 1.5e5f));
     Layer tokens(p, backend(), 3, pool_);
     Sequence one(tokens, inputs, 1);
     one.decode_to(n, 1);
@@ -156,7 +156,7 @@ TEST_P(Hostile, CheckpointSaturation) {
       expected += count_largest(state);
       for (float v : state) ASSERT_TRUE(std::isfinite(v));
     }
-    // A value that rounds to 65504 from below stands among `expected`, but did not saturate.
+    // A value that rounds to 65504 from below is among `expected`, but did not saturate.
     const int64_t saturated = tokens.saturated();
     EXPECT_GT(saturated, 20);
     EXPECT_LE(saturated, expected);

@@ -46,14 +46,14 @@ TEST_P(Long, AThousandFolds) {
       if (!backend().takes(p)) continue;
       SCOPED_TRACE(name_of(p));
       double bound = p.family == Family::kMamba2 ? d.mamba_bound : d.delta_bound;
-      // An int8 row's step is set by its largest value, which stands further out in a longer row.
+      // An int8 row's step is set by its largest value, which is further out in a longer row.
       if (p.checkpoint == DType::kI8 && p.key_dim > 20) bound *= 1.5;
       // A backend whose delta-rule ring is never wider than fp16.
       if (p.family != Family::kMamba2 && p.ring != d.ring) bound = std::max(bound, 1e-3);
       const int64_t b = p.grid.interval, n = kFolds * b;
-      InputLaw law;
-      law.gate_mean = -9;  // decays of about 1 - 1e-4 a token
-      const Inputs inputs(p, n, law);
+      InputDistribution distribution;
+      distribution.gate_mean = -9;  // decays of about 1 - 1e-4 a token
+      const Inputs inputs(p, n, distribution);
       Layer layer(p, backend(), 3, pool_);
       Sequence sequence(layer, inputs, 1);
       ref::Recurrence exact(p, inputs.parameters());
@@ -81,9 +81,9 @@ TEST_P(Long, RandomSchedules) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t n = 1500;
-    InputLaw law, other;
+    InputDistribution distribution, other;
     other.seed = 2;
-    const Inputs inputs(p, n + p.max_window, law), wrong(p, n + p.max_window, other);
+    const Inputs inputs(p, n + p.max_window, distribution), wrong(p, n + p.max_window, other);
     Layer swept(p, backend(), 3, pool_), layer(p, backend(), 3, pool_);
     Sequence whole(swept, inputs, 1), sequence(layer, inputs, 1);
     whole.sweep(n);
@@ -100,9 +100,9 @@ TEST_P(Long, RandomSchedules) {
         const std::vector<float>& expected = whole.trace.y.at(at);
         ASSERT_TRUE(std::equal(expected.begin(), expected.end(), y.begin())) << at;
       }
-      const int stand =
+      const int n_accepted =
           std::min<int>(static_cast<int>(rng() % (t + 1)), static_cast<int>(n - sequence.n()));
-      if (stand > 0) sequence.step(stand, stand);
+      if (n_accepted > 0) sequence.step(n_accepted, n_accepted);
     }
     sequence.fold_only();
     expect_same(sequence.trace, whole.trace, n);

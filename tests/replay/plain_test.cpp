@@ -74,7 +74,8 @@ TEST_P(Plain, FollowsTheRecurrenceAndKeepsEverySnapshot) {
   constexpr int kSlots = 6;
   std::vector<uint8_t> state(static_cast<size_t>(stride * kSlots * dtype_bytes(dtype) + 64), 0xff);
   std::vector<float> y;
-  // A prompt of 21, then windows of four with a snapshot each, of which two stand; the rest again.
+  // A prompt of 21, then windows of four with a snapshot each, of which two tokens are accepted;
+  // the rest again.
   std::vector<int32_t> slots(21, -1);
   slots.back() = 0;
   y = run_plain(*plan, in, state, stride, {0, 0, 0, 21, 0, 0, 0, 0}, slots, pool);
@@ -85,10 +86,10 @@ TEST_P(Plain, FollowsTheRecurrenceAndKeepsEverySnapshot) {
     for (int i = 0; i < window; ++i) snapshots.push_back((current + 1 + i) % kSlots);
     const auto part =
         run_plain(*plan, in, state, stride, {at, 0, at, window, 0, current, 0, 0}, snapshots, pool);
-    const int stand = std::min(window, 2);
-    y.insert(y.end(), part.begin(), part.begin() + stand * p.n_heads * p.value_dim);
-    current = snapshots[stand - 1];
-    at += stand;
+    const int n_accepted = std::min(window, 2);
+    y.insert(y.end(), part.begin(), part.begin() + n_accepted * p.n_heads * p.value_dim);
+    current = snapshots[n_accepted - 1];
+    at += n_accepted;
   }
   ASSERT_EQ(y.size(), expected.size());
   double num = 0, den = 0;

@@ -87,12 +87,13 @@ void expect_within(const Error& error, const Error& bound, const char* what, int
 }
 
 // Three intervals and a few tokens in random windows; every stored checkpoint is compared.
-void check_case(const Case& c, const Backend& backend, ThreadPool& pool, const InputLaw& law) {
-  SCOPED_TRACE(c.name + ", gates about e^" + std::to_string(law.gate_mean) + ", keys times " +
-               std::to_string(law.key_scale));
+void check_case(const Case& c, const Backend& backend, ThreadPool& pool,
+                const InputDistribution& distribution) {
+  SCOPED_TRACE(c.name + ", gates about e^" + std::to_string(distribution.gate_mean) +
+               ", keys times " + std::to_string(distribution.key_scale));
   const Problem& p = c.problem;
   const int64_t n = 3 * p.grid.interval + 5;
-  const Inputs inputs(p, n, law);
+  const Inputs inputs(p, n, distribution);
   Layer layer(p, backend, 4, pool);
   Sequence sequence(layer, inputs, 1);
   std::mt19937 rng(3);

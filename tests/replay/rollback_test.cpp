@@ -15,7 +15,7 @@ class Rollback : public EachBackend {
   ThreadPool pool_{1};
 };
 
-// Windows of which the first tokens are right and stand, and the rest wrong and rejected.
+// Windows whose first tokens are right and accepted, and the rest wrong and rejected.
 TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {
   std::vector<Case> cases = backend().core();
   for (const Case& c : backend().shapes()) cases.push_back(c);
@@ -23,7 +23,8 @@ TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t n = 3 * p.grid.interval + 4;
-    const Inputs inputs(p, n + p.max_window, law_of(1)), wrong(p, n + p.max_window, law_of(2));
+    const Inputs inputs(p, n + p.max_window, distribution_of(1)),
+        wrong(p, n + p.max_window, distribution_of(2));
     const Trace expected = plain(p, inputs, n);
     for (uint64_t seed = 0; seed < 2; ++seed) {
       std::mt19937 rng(seed);
@@ -33,17 +34,17 @@ TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {
         sequence.in_place = rng() % 2 == 0;
         const int t = 1 + static_cast<int>(rng() % p.max_window);
         switch (rng() % 4) {
-          case 0:  // dropped: the fold stands, no token does
+          case 0:  // dropped: the fold is kept, no token is committed
             sequence.step(t, 0, &wrong);
             break;
           case 1:  // no drafts after an accept
             sequence.step(1, 1);
             break;
           default: {
-            const int stand = static_cast<int>(rng() % (t + 1));
+            const int n_accepted = static_cast<int>(rng() % (t + 1));
             Inputs mixed = wrong;
-            mixed.take(p, inputs, sequence.n(), sequence.n() + stand);
-            sequence.step(t, std::min<int>(stand, static_cast<int>(n - sequence.n())), &mixed);
+            mixed.take(p, inputs, sequence.n(), sequence.n() + n_accepted);
+            sequence.step(t, std::min<int>(n_accepted, static_cast<int>(n - sequence.n())), &mixed);
           }
         }
         if (rng() % 5 == 0) sequence.fold_only();
@@ -56,7 +57,7 @@ TEST_P(Rollback, RejectedDraftsLeaveNoTrace) {
 }
 
 // A drafter's passes: windows at start > n over pending rows, up to T_max past n, across grid
-// points, then all, some or none of it stands.
+// points, then all, some or none of it is accepted.
 TEST_P(Rollback, PendingWindows) {
   std::vector<Case> cases = backend().core();
   for (const Case& c : backend().shapes()) cases.push_back(c);
@@ -65,8 +66,8 @@ TEST_P(Rollback, PendingWindows) {
     const Problem& p = c.problem;
     if (p.max_window < 2) continue;
     const int64_t n = 3 * p.grid.interval + 4;
-    const Inputs inputs(p, n + 2 * p.max_window, law_of(1)),
-        wrong(p, n + 2 * p.max_window, law_of(2));
+    const Inputs inputs(p, n + 2 * p.max_window, distribution_of(1)),
+        wrong(p, n + 2 * p.max_window, distribution_of(2));
     const Trace expected = plain(p, inputs, n + p.max_window);
     std::mt19937 rng(4);
     Layer layer(p, backend(), 3, pool_);
@@ -87,11 +88,11 @@ TEST_P(Rollback, PendingWindows) {
           pending += t;
         }
       }
-      // Some of the pending rows stand: committed by the last pass over them.
-      const int stand = static_cast<int>(rng() % (p.max_window + 1));
+      // Some of the pending rows are accepted: committed by the last pass over them.
+      const int n_accepted = static_cast<int>(rng() % (p.max_window + 1));
       Row row = sequence.row(1, p.max_window - 1);
       row.c = sequence.state.c;
-      ASSERT_EQ(commit_step(p.grid, row, stand, sequence.state), Status::kOk);
+      ASSERT_EQ(commit_step(p.grid, row, n_accepted, sequence.state), Status::kOk);
     }
     sequence.fold_only();
     expect_same(sequence.trace, expected, 0);
@@ -105,7 +106,7 @@ TEST_P(Rollback, FoldOnly) {
   for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
-    const Inputs inputs(p, 2 * p.grid.interval, law_of(1));
+    const Inputs inputs(p, 2 * p.grid.interval, distribution_of(1));
     Layer layer(p, backend(), 3, pool_);
     Sequence sequence(layer, inputs, 1);
     sequence.fold_only();  // n = 0: nothing to fold

@@ -1,5 +1,5 @@
 // One sequence driven over a Layer: steps with any window and any number of accepted tokens,
-// sweeps, folds. It records y of every token that stood and the state at every stored checkpoint.
+// sweeps, folds. It records y of every committed token and the state at every stored checkpoint.
 #pragma once
 
 #include <algorithm>
@@ -58,8 +58,8 @@ class Sequence {
             state.ring_slot};
   }
 
-  // A step of which `advance` tokens stand. The inputs of the window may be others (a rejected
-  // draft's); only what stands is recorded.
+  // A step that commits `advance` tokens. The inputs of the window may be others (a rejected
+  // draft's); only committed tokens are recorded.
   std::vector<float> step(int n_tokens, int advance, const Inputs* inputs = nullptr,
                           int64_t pending = 0) {
     const Row r = row(n_tokens, pending);
@@ -92,7 +92,7 @@ class Sequence {
     EXPECT_EQ(finish(r, n_tokens, y, /*sweep=*/true), Status::kOk);
   }
 
-  // Windows of `window` tokens, all standing, up to position `end`.
+  // Windows of `window` tokens, all accepted, up to position `end`.
   void decode_to(int64_t end, int window) {
     while (state.n < end) {
       const int t = static_cast<int>(std::min<int64_t>(window, end - state.n));
@@ -106,11 +106,11 @@ class Sequence {
   int slot_;
 };
 
-inline InputLaw law_of(uint64_t seed, float value_scale = 1.0f) {
-  InputLaw law;
-  law.seed = seed;
-  law.value_scale = value_scale;
-  return law;
+inline InputDistribution distribution_of(uint64_t seed, float value_scale = 1.0f) {
+  InputDistribution distribution;
+  distribution.seed = seed;
+  distribution.value_scale = value_scale;
+  return distribution;
 }
 
 // A sequence decoded token by token, never drafted.

@@ -23,7 +23,7 @@ TEST_P(Slots, ASnapshotIsTheSlotLeftBehind) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t b = p.grid.interval, n = 3 * b + 2;
-    const Inputs inputs(p, n, law_of(1));
+    const Inputs inputs(p, n, distribution_of(1));
     const Trace expected = plain(p, inputs, n);
     Layer layer(p, backend(), 8, pool_);
     Sequence sequence(layer, inputs, 1);
@@ -59,7 +59,7 @@ TEST_P(Slots, ForksEqualSequencesThatNeverForked) {
     // At a grid point with its fold pending, one past it, in the middle, one before the next.
     for (int64_t at : {2 * b, 2 * b + 1, 2 * b + b / 2, 3 * b - 1}) {
       SCOPED_TRACE(at);
-      Inputs left(p, n, law_of(1)), right(p, n, law_of(2));
+      Inputs left(p, n, distribution_of(1)), right(p, n, distribution_of(2));
       right.take(p, left, 0, at);
       Layer layer(p, backend(), 12, pool_);
       Sequence parent(layer, left, 1);
@@ -95,7 +95,7 @@ TEST_P(Slots, ReuseWithoutReset) {
     const int64_t n = 2 * p.grid.interval + 3;
     Layer layer(p, backend(), 3, pool_);
     for (uint64_t seed : {1, 2, 3}) {
-      const Inputs inputs(p, n, law_of(seed));
+      const Inputs inputs(p, n, distribution_of(seed));
       Sequence sequence(layer, inputs, 1);
       if (seed == 2) {
         sequence.sweep(n);
@@ -117,7 +117,7 @@ TEST_P(Slots, NothingElseIsRead) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t n = 2 * p.grid.interval + 5;
-    const Inputs inputs(p, n, law_of(1));
+    const Inputs inputs(p, n, distribution_of(1));
     const Trace expected = plain(p, inputs, n);
     std::mt19937 rng(9);
     Layer layer(p, backend(), 3, pool_);
@@ -147,7 +147,7 @@ TEST_P(Slots, ASkippedRowTouchesNothing) {
   for (const Case& c : backend().core()) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
-    const Inputs inputs(p, 4 * p.grid.interval, law_of(1));
+    const Inputs inputs(p, 4 * p.grid.interval, distribution_of(1));
     Layer layer(p, backend(), 3, pool_);
     Sequence sequence(layer, inputs, 1);
     sequence.decode_to(p.grid.interval + 2, 1);
@@ -175,7 +175,7 @@ TEST_P(Slots, ExportedStateGoesOn) {
     SCOPED_TRACE(c.name);
     const Problem& p = c.problem;
     const int64_t b = p.grid.interval, n = 3 * b + 1;
-    const Inputs inputs(p, n, law_of(1));
+    const Inputs inputs(p, n, distribution_of(1));
     const Trace expected = plain(p, inputs, n);
     Layer layer(p, backend(), 3, pool_);
     layer.set_state(2, expected.states.at(b));

@@ -41,8 +41,8 @@ class OverlapBackend final : public Backend {
       while (logit < n_logits && batch.logit_tokens[logit] < row.token + row.n_tokens) ++logit;
       if (logit == first) continue;
       size_t at = first;
-      while (at + 1 < logit && tokens[static_cast<size_t>(batch.logit_tokens[at + 1])] ==
-                                   flight.drawn[at].token) {
+      while (at + 1 < logit &&
+             tokens[static_cast<size_t>(batch.logit_tokens[at + 1])] == flight.drawn[at].token) {
         ++at;
       }
       flight.accepted[i] = static_cast<int32_t>(at - first);

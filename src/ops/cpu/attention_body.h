@@ -117,7 +117,7 @@ inline void softmax_tile(float* scores, int64_t n, float scale, float* max, floa
 }
 
 // sums[r][..] = sum_{j < n[r]} weights[r][j] v[j] for kRows rows, kCount vectors from dim d on.
-// Positions that all rows share are taken together, the ragged rest row by row: no row ever
+// Positions that all rows share are computed together, the ragged rest row by row: no row ever
 // multiplies a value beyond its own position.
 template <class T, int kRows, int kCount>
 inline void value_dims(const Tile<T>& tile, int64_t padded_dim, const float* weights,

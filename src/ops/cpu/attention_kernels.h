@@ -1,4 +1,4 @@
-// The inner call of attention, one a translation unit (see linear_kernels.h).
+// The inner call of attention, one per translation unit (see linear_kernels.h).
 #pragma once
 
 #include <cstdint>

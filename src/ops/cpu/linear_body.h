@@ -2,7 +2,7 @@
 //   V, kWidth              a vector of kWidth fp32 lanes
 //   load, store, set1, fma
 //   pair_low, pair_high    fp32 values of the even and odd elements of kWidth bf16 pairs
-//   kVectors<rows>         vectors of accumulators a row, so that the block fits the registers
+//   kVectors<rows>         accumulator vectors per row, so that the block fits the registers
 //   prefetch(p), prefetch_far(p)
 //
 // A block holds rows x (kVectors * kWidth) sums in registers and walks i upwards: every output is

@@ -1,5 +1,5 @@
-// The inner calls of Linear, one set a translation unit. Plain data only: these files are compiled
-// with flags of newer machines, and nothing of them may be merged with code of older ones.
+// The inner calls of Linear, one set per translation unit. Plain data only: these files are
+// compiled with flags of newer machines, and nothing of them may be merged with code of older ones.
 #pragma once
 
 #include <cstdint>

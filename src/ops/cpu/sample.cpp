@@ -131,8 +131,8 @@ SampleResult Sampler::draw_filtered(const float* logits, const SamplerParams& pa
   const double top_p = static_cast<double>(params.top_p);
   const double all_mass = top_k < n_vocab_ ? 0.0 : total_of(weights, n_vocab_);
 
-  // Candidates by falling floors of weight, so that a peaked law sorts few of them. A floor will do
-  // if whatever top_k and top_p could keep lies above it.
+  // Collects candidates above falling floors of weight, so that a peaked distribution sorts few of
+  // them. A floor is low enough if everything that top_k and top_p could keep lies above it.
   const float floors[] = {0.2f, 0.02f, 1e-3f, 1e-7f, -1.0f};
   int64_t n = 0;
   for (const float floor : floors) {

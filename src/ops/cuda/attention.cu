@@ -1,13 +1,22 @@
-// The tensor cores' kernel: one block of query rows of one kv head against the tiles of its cache.
+// The tensor-core attention kernel: a block computes up to kRows query rows of one kv head over the
+// tiles of its cache. Query row r of a block is head r % group of token r / group.
 //
-// Query row r of a block is head r % group of token r / group. A tile is 64 positions: first the
-// scores of all rows, the positions divided among the warps; then, once the rows' maxima went
-// through shared memory, the weights; then the weighted v, the columns divided among the warps.
-// Tiles of a segment run in order by online softmax; segments are folded in order. No sum depends
-// on how many rows a block has, or on how many warps share it.
+// A tile is 64 positions. For each tile (attend()):
+//   1. scores   q k^T for all rows; each warp computes kS * 8 of the positions
+//   2. scale    masks, and the maxima over the warp's positions, to shared memory
+//   3. weigh    new maxima over all warps; weights in bf16 and their sums, to shared memory
+//   4. add      weighted v for all rows; each warp computes kV * 8 of the columns
+// Tiles of a segment (256 positions) are merged in order by online softmax, segments in order by
+// Fold. No sum depends on the number of rows in a block or of warps that share it.
 //
-// k and v come by bulk copies into a ring of three half-tiles, k and v in turn: while one is used
-// the next two are on their way.
+// k and v arrive by bulk copies in a ring of three buffers, k and v alternating: unit 2 i is k and
+// unit 2 i + 1 is v of the block's tile i; unit u is in buffer u % 3, and its mbarrier completes
+// phase u / 3 when it has arrived. While one unit is in use the next two are in flight.
+//
+// Barriers of a tile, and what each publishes:
+//   (a) start of a tile but the first  v of the tile before has been read: its buffer is free
+//   (b) after scale()                  k has been read; most[] is complete
+//   (c) after weigh()                  weight[] and sum[] are complete; v's cleared rows too
 #include <type_traits>
 
 #include "ops/cuda/attention_fold.cuh"
@@ -32,19 +41,19 @@ using replayssm::cuda::shared_address;
 constexpr int kTilePositions = 64;
 constexpr int kTilePages = kTilePositions / kKvPage;
 constexpr int kSegmentTiles = kKvSegment / kTilePositions;
-constexpr int kLanePages = 32;  // that warp 0 holds, a lane a page
+constexpr int kLanePages = 32;  // page indices that warp 0 holds, one per lane
 constexpr int kLaneTiles = kLanePages / kTilePages;
 
 template <int kDimension, int kRowTiles, int kWarpCount>
 struct Traits {
   static constexpr int kDim = kDimension;
-  static constexpr int kM = kRowTiles;  // of 16 rows
+  static constexpr int kM = kRowTiles;  // m16 row tiles
   static constexpr int kRows = 16 * kM;
   static constexpr int kWarps = kWarpCount;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kS = kTilePositions / 8 / kWarps;    // of 8 positions, a warp's
-  static constexpr int kV = kDim / 8 / kWarps;              // of 8 columns, a warp's
-  static constexpr int kWeightStride = kTilePositions + 8;  // keeps rows off one another's banks
+  static constexpr int kS = kTilePositions / 8 / kWarps;    // n8 tiles of positions per warp
+  static constexpr int kV = kDim / 8 / kWarps;              // n8 tiles of columns per warp
+  static constexpr int kWeightStride = kTilePositions + 8;  // puts rows on different banks
 };
 
 struct NoTotal {};
@@ -53,17 +62,17 @@ __device__ __forceinline__ float* as_floats(float4* p) { return reinterpret_cast
 
 template <typename T>
 struct Shared {
-  __nv_bfloat16 unit[3][kTilePositions * T::kDim];
-  __nv_bfloat16 query[T::kRows * T::kDim];
-  __nv_bfloat16 weight[T::kRows * T::kWeightStride];
-  float4 most[T::kRows][T::kWarps / 4];          // by warp
-  float4 sum[T::kRows][kTilePositions / 8 / 4];  // over eight positions each
-  uint64_t barrier[3];
-  // Of the segments before, where registers are short: a thread's own columns, [m][v][thread].
+  __nv_bfloat16 unit[3][kTilePositions * T::kDim];    // k or v [64][dim], chunks permuted
+  __nv_bfloat16 query[T::kRows * T::kDim];            // [row][dim], chunks permuted
+  __nv_bfloat16 weight[T::kRows * T::kWeightStride];  // [row][position of the tile]
+  float4 most[T::kRows][T::kWarps / 4];               // [row][warp]: maxima, in powers of two
+  float4 sum[T::kRows][kTilePositions / 8 / 4];       // [row][n8 tile]: sums of weights
+  uint64_t barrier[3];                                // mbarriers of `unit`
+  // Weighted v of the earlier segments, if registers are short: each thread's own, [m][v][thread].
   std::conditional_t<T::kM == 1, NoTotal, float4[T::kM * T::kV][T::kThreads]> total;
 };
 
-// Blocks of a multiprocessor, by shared memory and registers.
+// Blocks per SM, by shared memory and registers.
 template <typename T>
 constexpr int blocks_of() {
   constexpr int kMemory = 227 * 1024, kReserved = 1024;
@@ -71,10 +80,10 @@ constexpr int blocks_of() {
                   kMemory / (static_cast<int>(sizeof(Shared<T>)) + kReserved));
 }
 
-// (maximum, sum, weighted v) of the rows that a thread holds: rows lane / 4 and that + 8 of each of
-// kM tiles, columns 2 (lane % 4) and the next of each of kV.
+// A softmax over some positions, (maximum, sum, weighted v), of the rows that a thread holds: rows
+// lane / 4 and lane / 4 + 8 of each of kM tiles, columns 2 (lane % 4) and the next of each of kV.
 template <typename T>
-struct Part {
+struct Partial {
   float most[T::kM][2];
   float sum[T::kM][2];
   float value[T::kM][T::kV][4];
@@ -93,13 +102,13 @@ struct Part {
   }
 };
 
-// The segments before, folded.
+// The earlier segments, folded in order.
 template <typename T>
 class Total {
  public:
   __device__ explicit Total(Shared<T>& shared) : shared_(shared) {}
 
-  __device__ void set(const Part<T>& part) {
+  __device__ void set(const Partial<T>& part) {
 #pragma unroll
     for (int m = 0; m < T::kM; ++m) {
 #pragma unroll
@@ -115,7 +124,7 @@ class Total {
     }
   }
 
-  __device__ void fold(const Part<T>& next) {
+  __device__ void fold(const Partial<T>& next) {
 #pragma unroll
     for (int m = 0; m < T::kM; ++m) {
       const Fold low(most_[m][0], next.most[m][0]), high(most_[m][1], next.most[m][1]);
@@ -156,13 +165,14 @@ class Total {
   float4 value_[T::kM == 1 ? T::kV : 1];
 };
 
-// Keeps what is computed from x from being computed once for all tiles and held in registers.
+// Hides x from the optimiser, so that what is computed from it is computed again for every tile
+// instead of being held in registers.
 __device__ __forceinline__ int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Byte offset of a 16-byte chunk of a row of `dim` elements, permuted as pages are.
+// Byte offset of a 16-byte chunk of a row of `dim` elements, permuted as in pages (kv_layout.cuh).
 template <int kDim>
 __device__ __forceinline__ uint32_t chunk_at(int row, int chunk) {
   return static_cast<uint32_t>(row * kDim * 2 + (chunk ^ (row & 7)) * 16);
@@ -185,6 +195,7 @@ class Block {
       barrier_fence();
     }
     __syncthreads();
+    // Warp 0 fetches for the block. Three units fill the ring; attend() fetches the others.
     if (warp_ == 0) {
       fetch_pages(first_tile_ / kLaneTiles);
       fetch_unit(0);
@@ -192,16 +203,16 @@ class Block {
       fetch_unit(2);
     }
     Total<T> total(shared_);
-    Part<T> part;
+    Partial<T> part;
     for (int tile = first_tile_; tile < end_tile_;) {
       part.clear();
       const int end = min(end_tile_, (tile / kSegmentTiles + 1) * kSegmentTiles);
       for (; tile < end; ++tile) attend(tile, part);
-      if (params_.parts != nullptr) {
+      if (params_.parts != nullptr) {  // split: this block has one segment
         write_part(part);
         return;
       }
-      if (tile <= kSegmentTiles) {
+      if (tile <= kSegmentTiles) {  // the first segment
         total.set(part);
       } else {
         total.fold(part);
@@ -211,11 +222,12 @@ class Block {
   }
 
  private:
-  // Which rows, head and tiles are this block's; false if none.
+  // Finds this block's rows, kv head and tiles; false if there are none.
   __device__ bool place() {
+    // blockIdx.x = ((row * n_splits + segment) * n_kv_heads + head) * n_blocks + block
     const AttentionRowsCuda& rows = params_.rows;
     int64_t i = blockIdx.x;
-    const int64_t block = params_.n_blocks - 1 - i % params_.n_blocks;  // the longest first
+    const int64_t block = params_.n_blocks - 1 - i % params_.n_blocks;  // most positions first
     i /= params_.n_blocks;
     head_ = static_cast<int>(i % params_.kv.n_kv_heads);
     i /= params_.kv.n_kv_heads;
@@ -231,6 +243,7 @@ class Block {
     first_position_ = start_ + first;
     last_position_ = start_ + last;
     pages_ = rows.pages + row * rows.pages_stride;
+    // Causal: tiles past the block's last position are not visited.
     const int tiles = last_position_ / kTilePositions + 1;
     first_tile_ = 0;
     end_tile_ = tiles;
@@ -241,17 +254,18 @@ class Block {
     return first_tile_ < end_tile_;
   }
 
-  // Token of a row of the block, or n_tokens_ and more.
+  // Token of a row of the block; >= n_tokens_ if the row does not exist.
   __device__ int token_of(int row) const { return (first_row_ + row) / params_.group; }
   __device__ int head_of(int row) const {
     return head_ * params_.group + (first_row_ + row) % params_.group;
   }
-  // The row's position; below all if there is no such row.
+  // The row's position; -1 (sees nothing) if the row does not exist.
   __device__ int position_of(int row) const {
     const int token = token_of(row);
     return token < n_tokens_ ? start_ + token : -1;
   }
 
+  // q of the block's rows into shared memory, zeros for rows that do not exist.
   __device__ void load_queries() {
     constexpr int kChunks = T::kDim / 8;
     const ConstHeads& q = params_.q;
@@ -276,7 +290,8 @@ class Block {
     }
   }
 
-  // Warp 0: a lane holds one of the 32 pages that are being fetched from and one of the next 32.
+  // Warp 0: each lane holds the index of one of the 32 pages being fetched and of one of the
+  // next 32.
   __device__ int32_t page_of(int group) const {
     const int i = group * kLanePages + lane_;
     return i <= last_position_ / kKvPage ? pages_[i] : -1;
@@ -287,7 +302,8 @@ class Block {
     next_page_ = page_of(group + 1);
   }
 
-  // Warp 0: begins the copy of unit u: k (even) or v (odd) of tile first_tile_ + u / 2.
+  // Warp 0: starts the copies of unit u, k (even) or v (odd) of tile first_tile_ + u / 2, one page
+  // per lane. Its buffer must be free.
   __device__ void fetch_unit(int u) {
     const int tile = first_tile_ + u / 2;
     if (tile >= end_tile_) return;
@@ -296,6 +312,8 @@ class Block {
       page_ = next_page_;
       next_page_ = page_of(group_ + 1);
     }
+    // Pages past the last position are not copied: their part of the buffer keeps old data, which
+    // masks and clear_beyond() keep out.
     constexpr uint32_t kBytes = kKvPage * T::kDim * 2;
     const int first = tile * kTilePages;
     const int n = min(kTilePages, last_position_ / kKvPage + 1 - first);
@@ -312,19 +330,20 @@ class Block {
     barrier_wait(&shared_.barrier[u % 3], static_cast<uint32_t>(u / 3) & 1);
   }
 
-  __device__ void attend(int tile, Part<T>& part) {
+  __device__ void attend(int tile, Partial<T>& part) {
     const int unit = 2 * (tile - first_tile_);
     const int base = tile * kTilePositions;
     if (unit > 0) {
-      __syncthreads();  // v of the tile before has been read
+      __syncthreads();  // (a)
       if (warp_ == 0) fetch_unit(unit + 2);
     }
     wait_unit(unit);
     float score[T::kM][T::kS][4];
     scores(unit, score);
+    // True if the block's first row does not see the whole tile.
     const bool masked = base + kTilePositions - 1 > first_position_;
     scale(base, masked, score);
-    __syncthreads();  // k has been read; the maxima are there
+    __syncthreads();  // (b)
     if (warp_ == 0) fetch_unit(unit + 3);
     float shrink[T::kM][2];
     weigh(score, part, shrink);
@@ -334,7 +353,7 @@ class Block {
       if (base + kTilePositions - 1 > last_position_) clear_beyond(unit + 1, base);
       bad = later_values_are_bad(unit + 1, base);
     }
-    const bool apart = __syncthreads_or(bad) != 0;  // the weights are there
+    const bool apart = __syncthreads_or(bad) != 0;  // (c)
     add_up(part, shrink);
     if (apart) {
       add_values<true>(unit + 1, base, part, shrink);
@@ -343,7 +362,7 @@ class Block {
     }
   }
 
-  // Scores of this warp's positions.
+  // score[m][s]: q k^T of all rows with this warp's positions.
   __device__ void scores(int unit, float score[T::kM][T::kS][4]) {
     const int lane = anew(lane_);
     const uint32_t query = shared_address(shared_.query);
@@ -356,6 +375,8 @@ class Block {
         for (int i = 0; i < 4; ++i) score[m][s][i] = 0.0f;
       }
     }
+    // 32 dims per turn, two k16 products. b: k of eight positions [8 x 32]; a: q of 16 rows [16 x
+    // 16]. A score is one sum over the dims in order.
 #pragma unroll 4
     for (int k = 0; k < T::kDim / 32; ++k) {
       uint32_t b[T::kS][4];
@@ -380,7 +401,8 @@ class Block {
     }
   }
 
-  // Scores in powers of two, -inf where a row must not see; the warp's maxima go to shared memory.
+  // Scores times scale * log2(e); -inf where the row must not see. The maxima over the warp's
+  // positions go to most[]. masked: some row does not see all of the tile.
   __device__ void scale(int base, bool masked, float score[T::kM][T::kS][4]) {
     const int column = base + warp_ * T::kS * 8 + 2 * (lane_ % 4);
 #pragma unroll
@@ -400,6 +422,7 @@ class Block {
             most = fmaxf(most, x);
           }
         }
+        // Over the four lanes that share the row.
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
         if (lane_ % 4 == 0) as_floats(shared_.most[row])[warp_] = most;
@@ -407,9 +430,9 @@ class Block {
     }
   }
 
-  // New maxima; the weights and their sums over eight positions go to shared memory. shrink: what
-  // all that was summed before is multiplied by.
-  __device__ void weigh(float score[T::kM][T::kS][4], Part<T>& part, float shrink[T::kM][2]) {
+  // The rows' new maxima over most[] and part.most; the weights 2^(score - maximum) to weight[],
+  // their sums over eight positions to sum[]. shrink: factor for everything summed so far.
+  __device__ void weigh(float score[T::kM][T::kS][4], Partial<T>& part, float shrink[T::kM][2]) {
 #pragma unroll
     for (int m = 0; m < T::kM; ++m) {
 #pragma unroll
@@ -421,6 +444,7 @@ class Block {
           const float4 four = shared_.most[row][w];
           most = fmaxf(most, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)));
         }
+        // A row that has seen nothing yet: all weights are 2^-inf = 0, not NaN.
         const float from = most == -INFINITY ? 0.0f : most;
         shrink[m][h] = exp2_fast(part.most[m][h] - from);
         part.most[m][h] = most;
@@ -441,7 +465,8 @@ class Block {
     }
   }
 
-  __device__ void add_up(Part<T>& part, const float shrink[T::kM][2]) {
+  // part.sum: the tile's weights, in one fixed tree.
+  __device__ void add_up(Partial<T>& part, const float shrink[T::kM][2]) {
 #pragma unroll
     for (int m = 0; m < T::kM; ++m) {
 #pragma unroll
@@ -454,8 +479,7 @@ class Block {
     }
   }
 
-  // Positions that no row sees: nothing is known of their v, and weights of zero would not keep a
-  // NaN away.
+  // Clears v of positions that no row sees: their memory may hold NaN, and 0 * NaN is NaN.
   __device__ void clear_beyond(int unit, int base) {
     constexpr int kChunks = T::kDim / 8;
     const int first = last_position_ + 1 - base;
@@ -465,7 +489,7 @@ class Block {
     }
   }
 
-  // True if a thread finds v infinite or NaN at a position that some rows see and some do not.
+  // True if this thread finds an infinite or NaN v at a position that only some rows see.
   __device__ bool later_values_are_bad(int unit, int base) const {
     constexpr int kChunks = T::kDim / 8;
     const int first = max(first_position_ + 1 - base, 0);
@@ -479,13 +503,15 @@ class Block {
     return bad;
   }
 
-  // value = value * shrink + weights v. kApart: v is bad at a position that not all rows see; a
-  // product is taken for each token of a lane's rows with what it must not see left out.
+  // value = value * shrink + weights v. kApart: some rows must not see a v that is infinite or NaN;
+  // then each token gets a product of its own with the v that it must not see masked (add_apart()).
   template <bool kApart>
-  __device__ void add_values(int unit, int base, Part<T>& part, const float shrink[T::kM][2]) {
+  __device__ void add_values(int unit, int base, Partial<T>& part, const float shrink[T::kM][2]) {
     const int lane = anew(lane_);
     const uint32_t weights = shared_address(shared_.weight);
     const uint32_t values = shared_address(shared_.unit[unit % 3]);
+    // 32 positions per turn. a: weights [16 rows x 32]; b: v [32 x 8 columns]. Order of a sum:
+    // positions in order, after one multiplication by shrink.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t a[T::kM][2][4];
@@ -520,20 +546,21 @@ class Block {
     }
   }
 
-  // 32 positions.
+  // value += weights v over 32 positions.
   __device__ static void multiply(float value[4], const uint32_t a[2][4], uint32_t b0, uint32_t b1,
                                   uint32_t b2, uint32_t b3) {
     mma_bf16(value, a[0][0], a[0][1], a[0][2], a[0][3], b0, b1);
     mma_bf16(value, a[1][0], a[1][1], a[1][2], a[1][3], b2, b3);
   }
 
+  // multiply() for the rows of tile m, once per token; each row keeps its own token's result.
   __device__ void add_apart(int m, int base, const uint32_t a[2][4], const uint32_t b[4],
                             float value[4]) {
     const int first = token_of(m * 16), last = min(token_of(m * 16 + 15), n_tokens_ - 1);
     float out[4] = {value[0], value[1], value[2], value[3]};
     for (int token = first; token <= last; ++token) {
       float sum[4] = {value[0], value[1], value[2], value[3]};
-      // A lane's b holds positions 2 (lane % 4) and the next, and those + 8, 16 and 24.
+      // Each lane's b holds positions 2 (lane % 4) and the next, and those + 8, 16 and 24.
       const int seen = start_ + token - base - 2 * (lane_ % 4);
       const auto keep = [&](uint32_t bits, int position) {
         return position + 1 <= seen ? bits : position <= seen ? bits & 0xffffu : 0u;
@@ -548,6 +575,7 @@ class Block {
     for (int i = 0; i < 4; ++i) value[i] = out[i];
   }
 
+  // body(m, h, packed token, head) for each row of this thread that exists.
   template <typename Body>
   __device__ void each_row(const Body& body) const {
 #pragma unroll
@@ -562,7 +590,9 @@ class Block {
   }
   __device__ int column(int v) const { return (warp_ * T::kV + v) * 8 + 2 * (lane_ % 4); }
 
-  __device__ void write_part(const Part<T>& part) const {
+  // The segment's (weighted v, maximum, sum) to params.parts; attention_host.cu's kernel folds
+  // them.
+  __device__ void write_part(const Partial<T>& part) const {
     each_row([&](int m, int h, int64_t token, int head) {
       float* const to = params_.part(token, head, segment_);
 #pragma unroll

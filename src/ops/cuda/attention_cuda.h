@@ -55,7 +55,7 @@ struct AttentionRowsCuda {
 void kv_append(const CudaContext& context, const KvShapeCuda& shape, const KvPool& pool,
                const AttentionRowsCuda& rows, ConstHeads k, ConstHeads v);
 
-// What stands before attention, in one kernel: qk-norm of q (in place) and of k (null weights:
+// What precedes attention, in one kernel: qk-norm of q (in place) and of k (null weights:
 // none), rotary positions (rotary_dims 0: none), and the append of k and v. q and k as after
 // head_norm() and rope_apply(), up to one rounding between the two, which is left out; k itself
 // stays as it is.

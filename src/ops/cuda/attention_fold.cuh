@@ -1,4 +1,4 @@
-// How the parts of a row, (maximum in powers of two, sum, weighted v), are put together.
+// Merges the partial results of a row: (maximum in powers of two, sum, weighted v).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// A part into which nothing went (maximum -inf, all else zero) changes no bit of the other.
+// An empty partial result (maximum -inf, all else zero) changes no bit of the other.
 struct Fold {
   float most, a, b;
   __device__ Fold(float most_a, float most_b) : most(fmaxf(most_a, most_b)) {

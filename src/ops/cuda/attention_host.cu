@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block a token and head: segments in order.
+// Folds the segments' partial results in order. One block per token and head.
 __global__ void __launch_bounds__(kThreads)
     fold_kernel(const __grid_constant__ AttentionParams params) {
   const AttentionRowsCuda& rows = params.rows;
@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kPlainTile = 64;
 constexpr int kMaxDim = 256;
 
-// A block a token and head, all in fp32: tiles in order, positions one after another.
+// The kernel for shapes without a tensor-core instance. One block per token and head, all in fp32:
+// tiles in order, positions one after another.
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(const __grid_constant__ AttentionParams params) {
   __shared__ float query[kMaxDim], score[kPlainTile];
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kThreads)
   float most = -INFINITY, sum = 0.0f;
   for (int64_t base = 0; base < n; base += kPlainTile) {
     const int count = static_cast<int>(min(int64_t{kPlainTile}, n - base));
-    __syncthreads();  // the scores before have been read; the query is there
+    __syncthreads();  // the previous scores have been read; the query is complete
     for (int j = warp; j < count; j += kThreads / 32) {
       const int64_t position = base + j;
       const char* const keys = kv.keys(pages[position / kKvPage], kv_head);

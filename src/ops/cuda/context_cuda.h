@@ -4,10 +4,10 @@
 // meaning; every pointer is the device's, per-step arrays (tokens, positions, page tables)
 // included. An op launches kernels on the context's stream; it neither allocates nor synchronises
 // and may be captured in a graph. Sizes that a launch depends on (rows, columns) are arguments
-// known at capture; what is ragged lies in device arrays.
+// known at capture; what is ragged is in device arrays.
 //
-// kExact keeps the law of src/ops/context.h: a row's bits do not depend on the other rows or on
-// their number. kFast keeps it for every op but linear(), which takes what is fastest for the
+// kExact keeps the invariant of src/ops/context.h: a row's bits do not depend on the other rows or
+// on their number. kFast keeps it for every op but linear(), which uses what is fastest for the
 // number of rows. Bad shapes are a programmer's mistake (REPLAYSSM_CHECK); a failed launch is an
 // Error that names the op.
 #pragma once

@@ -27,7 +27,7 @@ inline void check_launch(const char* op) {
 
 inline bool is_activation(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
-// True if every run of eight elements may be taken in 16-byte pieces.
+// True if every run of eight elements can be accessed in 16-byte pieces.
 inline bool in_pieces(const void* data, DType dtype, int64_t cols, int64_t stride,
                       int64_t other_stride = 0) {
   const int64_t bytes = dtype_bytes(dtype);

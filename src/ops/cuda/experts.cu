@@ -1,10 +1,11 @@
-// expert_linear(): a layer of all experts in one kernel, on the tensor cores; here for bf16
-// weights.
+// expert_linear() for bf16 weights: one linear layer of all experts in one kernel, on the tensor
+// cores.
 //
-// A warp takes 16 outputs of one expert and up to 32 of its rows over the whole of n_in. Outputs
-// stand in the rows of the products, x's rows in their columns. Both operands come from memory in
-// the lanes' 16-byte pieces as they stand: lane 4 g + c holds bytes [16 c, 16 c + 16) of 64 of row
-// g, which makes it hold other inputs than the instruction's table says, but the same ones of both.
+// A warp computes 16 outputs of one expert for up to 32 of its rows, over all of n_in. Outputs are
+// the rows of the mma, rows of x its columns. Both operands are loaded from global memory as they
+// are, 16 bytes per lane: lane 4 g + c holds bytes [16 c, 16 c + 16) of 64 of row g. These are not
+// the inputs that the mma's layout names, but they are the same ones in both operands, so the sum
+// is the same.
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/moe_cuda.h"
 
@@ -15,7 +16,7 @@ using replayssm::cuda::mma_bf16;
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kOutputs = 16;  // a warp
+constexpr int kOutputs = 16;  // per warp
 
 struct Args {
   const uint8_t* weight;
@@ -39,7 +40,7 @@ __device__ void run(const Args& args, int64_t expert, int64_t output, int64_t fi
   const uint8_t* x[kN];
 #pragma unroll
   for (int t = 0; t < kN; ++t) {
-    // Rows that are not there repeat the last one; what comes of them is not stored.
+    // Rows past the end repeat the last one; their results are not stored.
     x[t] = args.x + (first + min(8 * t + g, n - 1)) * args.x_stride + c * 16;
   }
   float sum[kN][4] = {};

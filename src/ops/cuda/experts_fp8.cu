@@ -1,11 +1,12 @@
-// expert_linear() of FP8 weights: a stream of weights through the tensor cores.
+// expert_linear() for FP8 weights: a persistent kernel that streams the weights through the tensor
+// cores.
 //
-// An item is 128 outputs of one expert by up to 64 of its rows; blocks take items in turn. One warp
-// fetches 128 inputs of both at a time into a ring of stages, across items; two warpgroups
-// multiply, 64 outputs each. Outputs stand in the rows of the products, x's rows in their columns,
-// of which there are 8, 16, 32 or 64: a column's sum does not depend on how many. Sums of 128
-// inputs are folded in fp32, with a block's scales if it has them: the tensor cores keep few bits
-// of long sums.
+// An item is 128 outputs of one expert for up to 64 of its rows; each block processes items in
+// turn. One producer warp fetches 128 inputs of weights and x at a time into a ring of stages,
+// running on across items. Two consumer warpgroups multiply, 64 outputs each. Outputs are the rows
+// of the products, rows of x the columns: 8, 16, 32 or 64 of them, and a column's sum does not
+// depend on the number. Sums over 128 inputs are added in fp32, with the block's scales if there
+// are any, because the tensor cores keep few bits of long sums.
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/linear_fp8_cuda.h"
@@ -20,11 +21,11 @@ using replayssm::cuda::barrier_fence;
 using replayssm::cuda::barrier_init;
 using replayssm::cuda::barrier_wait;
 
-constexpr int kGroups = 2;    // warpgroups that multiply
-constexpr int kOutputs = 64;  // of a warpgroup
+constexpr int kGroups = 2;    // consumer warpgroups
+constexpr int kOutputs = 64;  // per warpgroup
 constexpr int kTile = kGroups * kOutputs;
-constexpr int kDepth = 128;  // inputs of a stage: kFp8Block
-constexpr int kRows = 64;    // of an item, at most
+constexpr int kDepth = 128;  // inputs per stage: kFp8Block
+constexpr int kRows = 64;    // rows per item, at most
 constexpr int kStages = 4;
 constexpr int kThreads = 128 * kGroups + 32;
 constexpr int kBlocksPerSm = 2;
@@ -71,7 +72,7 @@ struct Item {
   int groups;      // warpgroups that have outputs
 };
 
-// Where a role stands in the ring.
+// A role's position in the ring of stages.
 struct Turn {
   int stage = 0;
   uint32_t phase = 0;

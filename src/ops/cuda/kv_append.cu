@@ -10,7 +10,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kMaxDim = 256;
 
-// A warp a head of a token: q heads (if any), then k heads, then v heads.
+// One warp per head of a token: q heads (if any), then k heads, then v heads.
 struct Args {
   KvView kv;
   AttentionRowsCuda rows;

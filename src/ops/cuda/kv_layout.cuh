@@ -1,6 +1,6 @@
-// Where an element stands in a page. A page holds, per kv head, k [16][dim] and then v [16][dim].
-// For the tensor cores' kernel the 16-byte chunks of a position are permuted by its place among
-// eight, so that a tile copied to shared memory as it stands is read without bank conflicts.
+// Layout of a page of the KV cache: per kv head k [16][dim], then v [16][dim]. For the tensor-core
+// kernel the 16-byte chunks of a position are permuted by position % 8, so that a tile copied to
+// shared memory as it is can be read without bank conflicts.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace replayssm::ops::cuda {
 
-// Shapes of the tensor cores' kernel.
+// Shapes that the tensor-core kernel supports.
 constexpr bool kv_permuted(DType dtype, int32_t head_dim) {
   return dtype == DType::kBF16 && (head_dim == 64 || head_dim == 128 || head_dim == 256);
 }
 
-// A layer's cache as the kernels take it.
+// A layer's cache as the kernels see it.
 struct KvView {
   char* data;
   int64_t page_stride;

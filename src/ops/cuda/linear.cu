@@ -34,7 +34,7 @@ __device__ __forceinline__ void put(const Args& args, int64_t row, int64_t out, 
 }
 
 constexpr int kRowThreads = 256;
-constexpr int kStride = 32 * 8;  // elements that a warp takes at once
+constexpr int kStride = 32 * 8;  // elements that a warp handles at once
 
 // Read once: does not stay in the caches.
 __device__ __forceinline__ uint4 stream_16(const void* p) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_products(float& sum, uint4 w, uint4 x) {
 }
 
 __global__ void __launch_bounds__(kRowThreads) one_row_kernel(const __grid_constant__ Args args) {
-  constexpr int kAhead = 4;  // loads in flight of a lane
+  constexpr int kAhead = 4;  // loads in flight per lane
   const int64_t out = int64_t{blockIdx.x} * (kRowThreads / 32) + threadIdx.x / 32;
   if (out >= args.n_out) return;
   const int lane = threadIdx.x % 32;

@@ -41,7 +41,7 @@ bool sums_in_order(const cublasLtMatmulAlgo_t& algo) {
   return reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-// Row counts that a kExact algorithm must take; more go in pieces.
+// Row counts that a kExact algorithm must accept; more rows go in pieces.
 constexpr int64_t kMaxExactRows = 1024;
 constexpr int64_t kExactRows[] = {1, 2, 3, 7, 16, 33, 64, 100, 256, 257, 1000, 1024};
 constexpr int64_t kExactRowsFp8[] = {4, 8, 16, 36, 64, 100, 256, 260, 1000, 1024};
@@ -207,10 +207,10 @@ cublasLtMatmulAlgo_t fastest(const CudaContext& context, const Product& product,
   return *choice;
 }
 
-// With sums in one order for any number of rows: the first that cuBLASLt proposes, for 128 rows or
-// else for others, and takes for all. What it proposes for 256 costs twice as much for one row, and
-// gains 1/8 for 256 (docs/benchmarks.md). FP8: whole sums, for 256 rows first. No timing: the
-// choice is the same in every process.
+// With sums in one order for any number of rows: the first algorithm that cuBLASLt proposes for 128
+// rows (if none, for others) and accepts for all. What it proposes for 256 rows costs twice as much
+// for one row and gains 1/8 for 256 (docs/lab/ops_cuda.md). FP8: whole sums, for 256 rows first. No
+// timing: the choice is the same in every process.
 cublasLtMatmulAlgo_t exact_algorithm(const CudaContext& context, const LinearCuda& weight,
                                      const ProductInput& x, Matrix y) {
   const auto product_of = [&](int64_t rows) {
@@ -331,7 +331,7 @@ void run_narrow(const CudaContext& context, const LinearCuda& weight, const Rows
   });
 }
 
-// Products take multiples of four rows; the rest of them goes by way of the workspace.
+// Products need multiples of four rows; a remainder goes through the workspace.
 void run_fp8(const CudaContext& context, const LinearCuda& weight, const Rows& x, Matrix y,
              bool accumulate) {
   const int64_t whole = y.rows / 4 * 4;

@@ -19,10 +19,10 @@ namespace replayssm::ops::cuda {
 enum class WeightType : int32_t {
   kF32,
   kBF16,
-  kFp8Row,    // E4M3, a scale an output: scales [n_out]; x by one scale a row. A tensor with one
+  kFp8Row,    // E4M3, one scale per output: scales [n_out]; x: one scale per row. A tensor with one
               // scale has it n_out times.
   kFp8Block,  // E4M3, 128 x 128 blocks: scales [ceil(n_out / 128), fp8_scale_stride(n_in)]; x by
-              // one scale a row and 128 columns
+              // one scale per row and 128 columns
 };
 
 constexpr bool is_fp8(WeightType type) {

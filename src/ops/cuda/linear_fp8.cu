@@ -43,7 +43,7 @@ struct RowArgs {
   bool accumulate;
 };
 
-// A warp an output, sixteen elements a lane at a time: eight lanes a block.
+// One warp per output, sixteen elements per lane at a time: eight lanes per block of scales.
 __global__ void __launch_bounds__(kThreads) one_row_kernel(const __grid_constant__ RowArgs args) {
   const int64_t out = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (out >= args.n_out) return;

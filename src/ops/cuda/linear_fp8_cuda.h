@@ -6,7 +6,7 @@
 
 namespace replayssm::ops::cuda {
 
-// One row: a warp an output.
+// One row of x: one warp per output.
 void linear_fp8_one_row(const CudaContext& context, const LinearCuda& weight, const Quantised& x,
                         Matrix y, bool accumulate);
 

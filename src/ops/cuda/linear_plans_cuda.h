@@ -23,7 +23,7 @@ struct LinearKey {
   bool operator<(const LinearKey& other) const { return fields() < other.fields(); }
 };
 
-// x as a product takes it: bf16, or E4M3 with scales.
+// x in the form that a product needs: bf16, or E4M3 with scales.
 struct ProductInput {
   const void* data;
   const float* scales;  // FP8 only

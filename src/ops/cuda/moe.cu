@@ -10,41 +10,42 @@ constexpr double kLeast = -INFINITY;
 
 __device__ __forceinline__ double sigmoid_of(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-// The largest untaken value, the lower index on a tie; the same in all lanes of a warp.
-struct Choice {
+// A value and its index. Order of preference: the larger value, then the lower index.
+struct Candidate {
   double value;
-  int32_t index;  // past all if there is none
+  int32_t index;  // kNone: none
 };
-__device__ Choice better(Choice a, Choice b) {
+__device__ Candidate better(Candidate a, Candidate b) {
   if (a.value > b.value) return a;
   if (b.value > a.value) return b;
   return a.index < b.index ? a : b;
 }
-constexpr int32_t kNone = 1 << 30;
+constexpr int32_t kNone = 1 << 30;  // larger than any index
 
-__device__ Choice warp_best(Choice x) {
+// The best of a warp, in all lanes.
+__device__ Candidate warp_best(Candidate x) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
-    const Choice other = {__shfl_xor_sync(~0u, x.value, offset),
-                          __shfl_xor_sync(~0u, x.index, offset)};
+    const Candidate other = {__shfl_xor_sync(~0u, x.value, offset),
+                             __shfl_xor_sync(~0u, x.index, offset)};
     x = better(x, other);
   }
   return x;
 }
 
-// Best of values[i], i = first + lane, + 32, ..., that come after `last` in order of preference.
-__device__ Choice best_after(const double* values, int32_t first, int32_t end, Choice last) {
-  Choice best = {kLeast, kNone};
+// The best of values[first, end) that comes after `last` in the order of preference, in all lanes.
+__device__ Candidate best_after(const double* values, int32_t first, int32_t end, Candidate last) {
+  Candidate best = {kLeast, kNone};
   for (int32_t i = first + static_cast<int32_t>(threadIdx.x); i < end; i += 32) {
-    const Choice here = {values[i], i};
+    const Candidate here = {values[i], i};
     const bool after = last.value > here.value || (last.value == here.value && last.index < i);
     if (after) best = better(best, here);
   }
   return warp_best(best);
 }
-__device__ Choice before_all() { return {static_cast<double>(INFINITY), -1}; }
+__device__ Candidate before_all() { return {static_cast<double>(INFINITY), -1}; }
 
-// Doubles as integers of the same order; equal ones have one key, and none has key 0.
+// A double as an integer with the same order. Equal doubles have equal keys; no double has key 0.
 __device__ __forceinline__ uint64_t key_of(double x) {
   const auto bits = static_cast<uint64_t>(__double_as_longlong(x + 0.0));  // -0 becomes 0
   return bits >> 63 != 0 ? ~bits : bits | uint64_t{1} << 63;
@@ -81,11 +82,47 @@ struct RouteArgs {
   float* weights;
 };
 
-// A warp a token. Shared memory: values [n_experts], sums [n_groups], scores [top_k], chosen
-// [top_k].
+// Drops the experts outside of the top_groups groups with the largest sums of their two best
+// values. sums [n_groups] is scratch. Ends with a __syncwarp() that publishes `values`.
+__device__ __forceinline__ void keep_best_groups(const Router& router, double* values,
+                                                 double* sums) {
+  const int lane = static_cast<int>(threadIdx.x), n = router.n_experts;
+  const int length = n / router.n_groups;
+  for (int g = 0; g < router.n_groups; ++g) {
+    const Candidate one = best_after(values, g * length, (g + 1) * length, before_all());
+    const Candidate two = best_after(values, g * length, (g + 1) * length, one);
+    if (lane == 0) sums[g] = one.value + two.value;
+  }
+  __syncwarp();
+  Candidate last = before_all();
+  for (int i = 0; i < router.top_groups; ++i) {
+    last = best_after(sums, 0, router.n_groups, last);
+  }
+  // A group after the last chosen one, in the order of preference, is dropped.
+  for (int e = lane; e < n; e += 32) {
+    const Candidate group = {sums[e / length], e / length};
+    const bool after =
+        last.value > group.value || (last.value == group.value && last.index < group.index);
+    if (after) values[e] = kLeast;
+  }
+  __syncwarp();
+}
+
+// The router of a mixture of experts: one warp (one block) per token. Scores are in double, as on
+// the CPU, so that both choose the same experts.
+//
+//   1. values   the logit (softmax), or sigmoid(logit) + bias; NaN is the least
+//   2. groups   if there are several, experts outside of the best ones are dropped
+//   3. chosen   top_k times the best value. Lane l owns experts l, l + 32, ... and keeps its best
+//               as an integer key. The warp takes the maximum; only its owner searches again
+//   4. weights  score / sum of the chosen scores (if renormalise), times scale. A softmax score is
+//               taken relative to the best chosen logit
+//
+// Dynamic shared memory, doubles: values [n_experts], which become keys in step 3; sums [n_groups];
+// scores [top_k]; then int32 chosen [top_k]. There is one warp, so __syncwarp() publishes it all.
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteArgs args) {
   extern __shared__ double values[];
-  auto* const keys = reinterpret_cast<uint64_t*>(values);  // each lane's own, at last
+  auto* const keys = reinterpret_cast<uint64_t*>(values);  // a lane overwrites its own entries only
   const Router& router = args.router;
   const int lane = static_cast<int>(threadIdx.x), n = router.n_experts;
   double* const sums = values + n;
@@ -104,29 +141,9 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     values[e] = value == value ? value : kLeast;
   }
   __syncwarp();
-  if (router.n_groups > 1) {
-    const int length = n / router.n_groups;
-    for (int g = 0; g < router.n_groups; ++g) {
-      const Choice one = best_after(values, g * length, (g + 1) * length, before_all());
-      const Choice two = best_after(values, g * length, (g + 1) * length, one);
-      if (lane == 0) sums[g] = one.value + two.value;
-    }
-    __syncwarp();
-    Choice last = before_all();
-    for (int i = 0; i < router.top_groups; ++i) {
-      last = best_after(sums, 0, router.n_groups, last);
-    }
-    // Groups that come after the last chosen fall out.
-    for (int e = lane; e < n; e += 32) {
-      const Choice group = {sums[e / length], e / length};
-      const bool after =
-          last.value > group.value || (last.value == group.value && last.index < group.index);
-      if (after) values[e] = kLeast;
-    }
-    __syncwarp();
-  }
+  if (router.n_groups > 1) keep_best_groups(router, values, sums);
   for (int e = lane; e < n; e += 32) keys[e] = key_of(values[e]);
-  Key mine = best_key(keys, n);
+  Key mine = best_key(keys, n);  // this lane's best
   for (int i = 0; i < router.top_k; ++i) {
     const int32_t best = warp_best(mine);
     if (best % 32 == lane) {
@@ -143,6 +160,7 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
     experts[i] = chosen[i];
   }
   __syncwarp();
+  // Every lane sums the chosen scores in their order; `all` is the softmax's denominator.
   double all = 1.0, sum = 0.0;
   for (int i = 0; i < router.top_k; ++i) sum += scores[i];
   if (!sigmoids && !router.renormalise) {
@@ -159,7 +177,8 @@ __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ Route
   }
 }
 
-// A warp an expert: a block counts all choices, then a warp numbers those of its expert in order.
+// One warp per expert. Each block counts all choices in shared memory (so blocks need not talk to
+// each other); each warp then numbers the choices of its expert in order of the token.
 __global__ void __launch_bounds__(kThreads)
     sort_kernel(const int32_t* __restrict__ experts, int64_t n, int32_t n_experts,
                 int32_t* __restrict__ first, int32_t* __restrict__ row) {
@@ -177,16 +196,19 @@ __global__ void __launch_bounds__(kThreads)
     atomicAdd(&count[four.w], 1);
   }
   if (const int64_t i = 4 * n_fours + threadIdx.x; i < n) atomicAdd(&count[experts[i]], 1);
-  __syncthreads();
+  __syncthreads();  // counts are complete
   const int32_t e =
       static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int32_t>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (e > n_experts) return;
+  // first[e]: choices of all experts before e.
   int32_t at = 0;
   for (int32_t other = lane; other < e; other += 32) at += count[other];
   at = __reduce_add_sync(~0u, at);
   if (lane == 0) first[e] = at;
   if (e == n_experts || count[e] == 0) return;
+  // Numbers the expert's choices in order: a ballot per element gives each lane the count before
+  // it.
   const uint32_t before = (1u << lane) - 1;
 #pragma unroll 4
   for (int64_t i = lane; i - lane < n_fours; i += 32) {
@@ -226,7 +248,7 @@ struct RowsArgs {
   NormedOutput then;
 };
 
-// Sixteen bytes a thread.
+// Sixteen bytes per thread.
 __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant__ RowsArgs args) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.rows * args.cols) return;
@@ -235,9 +257,10 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
   (static_cast<uint4*>(args.y) + args.row[r] * args.y_stride)[c] = x[c];
 }
 
-constexpr int kTogether = 4;  // experts whose loads are under way at once
+constexpr int kTogether = 4;  // experts whose loads are in flight at once
 
-// A block a token; eights of columns go to threads round robin, as a row's norm has them.
+// One block per token. Groups of eight columns go to threads round robin, as in a row's norm, so
+// that the fused norm has its bits.
 template <bool kPieces>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ RowsArgs args) {
   __shared__ float work[kWarps];

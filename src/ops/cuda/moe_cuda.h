@@ -24,8 +24,7 @@ void sort_by_expert(const CudaContext& context, const int32_t* experts, int64_t 
 void spread_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, int32_t top_k,
                  Matrix y);
 
-// What an expert that sees every token gives, fp32, times sigmoid(gate[t]), [tokens, 1], if there
-// is one.
+// The output of the shared expert, fp32, times sigmoid(gate[t]), [tokens, 1], if there is a gate.
 struct SharedOutput {
   ConstMatrix x = {};
   ConstMatrix gate = {};
@@ -39,8 +38,8 @@ struct NormedOutput {
 };
 
 // y[t] = sum_i weights[t * top_k + i] * x[row[t * top_k + i]], in order, fp32; accumulate: added to
-// what y[t] holds, into the residual stream. At last the shared expert's, if there is one. Then the
-// norm of y[t], if it is asked for.
+// y[t], the residual stream. The shared expert's output is added last, if there is one. Then the
+// norm of y[t], if requested.
 void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, const float* weights,
               int32_t top_k, Matrix y, bool accumulate = false, const SharedOutput& shared = {},
               const NormedOutput& then = {});

@@ -113,7 +113,7 @@ void launch_rows(const CudaContext& context, const RowArgs& args, int64_t rows, 
   check_launch(name);
 }
 
-// So many lanes a group, in which eights go round robin.
+// Lanes per group; groups of eight elements go to them round robin.
 struct GroupArgs {
   const void* y;
   DType y_dtype;

@@ -88,7 +88,7 @@ __device__ __forceinline__ float most_of_lanes(float most) {
   return most;
 }
 
-// kWidth lanes share a row, and all lanes of a warp call; `there`: the row is one.
+// kWidth lanes share a row. All lanes of a warp must call; `there`: the lane's row exists.
 template <int kWidth, typename Body>
 __device__ __forceinline__ void for_targets(const Args& args, int64_t row, bool there,
                                             const Body& body) {
@@ -108,7 +108,8 @@ __device__ __forceinline__ void for_targets(const Args& args, int64_t row, bool 
   }
 }
 
-// One scale a row: a block a row. kOnce: every thread has one piece at most, and loads it once.
+// One scale per row, one block per row. kOnce: every thread has at most one piece and loads it
+// once.
 template <Of kOf, bool kOnce>
 __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ Args args) {
   __shared__ float work[kThreads / 32];
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ 
   });
 }
 
-// One scale a row and 128 columns: eight lanes a block of columns, of which there are n_blocks.
+// One scale per row and 128 columns: eight lanes per block of columns; n_blocks blocks in all.
 template <Of kOf>
 __global__ void __launch_bounds__(kThreads)
     blocks_kernel(const __grid_constant__ Args args, int32_t n_blocks, int32_t n_rows) {

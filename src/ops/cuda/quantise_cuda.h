@@ -16,7 +16,7 @@ struct Quantised {
   int64_t rows = 0;  // a multiple of four
 };
 
-// Of so many rows, rounded up to a multiple of four, in 16-byte aligned memory.
+// For this many rows, rounded up to a multiple of four, in 16-byte aligned memory.
 int64_t quantised_bytes(int64_t rows, int64_t n_in);
 Quantised quantised_at(void* memory, int64_t rows, int64_t n_in);
 

@@ -4,8 +4,9 @@
 namespace replayssm::ops::cuda {
 namespace {
 
-// Weights e^{(logit - max) / temperature} are counted in units of 2^-40: sums of integers do not
-// depend on their order, and what is lost is less than 1e-12 a token.
+// Weights e^{(logit - max) / temperature} are counted in integer units of 2^-40, called masses. A
+// sum of integers does not depend on its order, so a draw does not depend on the number of threads.
+// The rounding is less than 1e-12 per token.
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr float kUnits = 1099511627776.0f;
@@ -16,7 +17,7 @@ __device__ __forceinline__ uint32_t ordered(float x) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-constexpr uint64_t kBadKey = ~uint64_t{0};  // NaN or +inf was seen
+constexpr uint64_t kBadKey = ~uint64_t{0};  // the row has a NaN or +inf
 constexpr uint32_t kNoneKey = 0x007fffffu;  // ordered(-inf)
 
 // The key of a logit: larger is better, then the lower index.
@@ -47,7 +48,7 @@ __device__ T block_reduce(T x, T* work, const Op& op) {
 __device__ __forceinline__ uint64_t larger_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
 __device__ __forceinline__ uint64_t sum_of(uint64_t a, uint64_t b) { return a + b; }
 
-// Parts of a row, so that few rows still use the card.
+// A row is searched in parts, one block each, so that few rows still use the whole card.
 constexpr int64_t kPart = 16384;
 
 __global__ void __launch_bounds__(kThreads)
@@ -87,7 +88,8 @@ __global__ void argmax_kernel(const uint64_t* best, int n_parts, int64_t n_rows,
   give(tokens, status, row, status_of(key), index_of(key));
 }
 
-// Philox4x32-10, counter `position`, key `seed`: 53 bits at the top of the result.
+// Philox4x32-10 with key `seed` and counter `position`: 53 random bits at the top of the result.
+// The draw at a position depends on nothing else.
 __device__ uint64_t uniform_bits(uint64_t seed, int64_t position) {
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
   uint32_t c0 = static_cast<uint32_t>(position);
@@ -105,29 +107,33 @@ __device__ uint64_t uniform_bits(uint64_t seed, int64_t position) {
   return bits >> 11 << 11;
 }
 
-// What is kept of a row: tokens whose key is above `cut`, and the first `n_ties` of those at it.
+// One row of logits, and the tokens that top-k and top-p keep of it: those whose key is above cut_,
+// and the first ties_ tokens at cut_ in index order. One block per row; all methods are called by
+// all threads.
 //
-// The cut is searched for in bins of equal steps of the logit, then among the keys of one bin: in a
-// list if they are few, else by digits of 11, 11 and 10 bits.
+// The cut is found in bins of equal steps of the logit, then among the keys of one bin: in a list
+// if there are at most kListed, otherwise by digits of 11, 11 and 10 bits.
 constexpr int kBins = 2048;
 constexpr float kBinsPerE = 64.0f;  // a factor of e in weight
 constexpr uint32_t kListed = 2048;
 
 struct SampleShared {
-  uint64_t work[kWarps];
-  uint64_t mass[kBins];
-  uint32_t count[kBins];
-  uint32_t list[kListed];
+  uint64_t work[kWarps];   // of block_reduce()
+  uint64_t mass[kBins];    // histogram(): mass per bin; find(): mass per thread
+  uint32_t count[kBins];   // histogram(): tokens per bin; count_ties(): ties per warp
+  uint32_t list[kListed];  // collect(): keys of one bin
   uint32_t n_listed;
+  // Result of find_bin(), find_listed() and find(), written by one thread and published by the
+  // barrier at their end: the bin, key or token, and the mass and count before it.
   uint32_t digit;
   uint64_t before_mass;
   uint32_t before_count;
 };
 
-class Row {
+class LogitsRow {
  public:
-  __device__ Row(SampleShared& shared, const float* logits, int64_t n, float most,
-                 float temperature)
+  __device__ LogitsRow(SampleShared& shared, const float* logits, int64_t n, float most,
+                       float temperature)
       : shared_(shared), logits_(logits), n_(n), most_(most) {
     per_temperature_ = __frcp_rn(temperature);
   }
@@ -145,8 +151,8 @@ class Row {
     return block_reduce(sum, shared_.work, sum_of);
   }
 
-  // Keeps the tokens before which, in falling order, there are fewer than most_count tokens and
-  // less than most_mass; the first always. Returns the mass that is kept.
+  // In falling order, keeps a token if fewer than most_count tokens and less than most_mass come
+  // before it; the first is always kept. Returns the kept mass.
   __device__ uint64_t cut_at(uint64_t most_count, uint64_t most_mass) {
     histogram(kBins, [&](float x) { return kBins - 1 - bin_of(x); });
     find_bin(kBins, most_count, most_mass);
@@ -180,7 +186,7 @@ class Row {
       }
       cut_ = prefix;
     }
-    // All at the cut weigh the same.
+    // All tokens at the cut have the same mass.
     const uint64_t each = mass_of(weight_of(value_of(cut_)));
     ties_ = most_count - before_count;
     if (each > 0) {
@@ -193,7 +199,8 @@ class Row {
     return before_mass + ties_ * each;
   }
 
-  // Draws among what is kept and weighs min_p or more. total: its mass if min_p is 0.
+  // Draws among the kept tokens with a weight of at least min_p: the token, in index order, whose
+  // interval of the cumulative mass holds bits / 2^64. total: the kept mass (used if min_p is 0).
   __device__ int32_t draw(uint64_t bits, float min_p, uint64_t total) {
     if (min_p > 0.0f) {
       total = 0;
@@ -221,13 +228,13 @@ class Row {
     return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
   }
 
-  // Equal or larger for a smaller logit.
+  // Never smaller for a smaller logit.
   __device__ int bin_of(float x) const {
     return static_cast<int>(
         fminf((most_ - x) * per_temperature_ * kBinsPerE, static_cast<float>(kBins - 1)));
   }
 
-  // Counts and masses by bin_at(logit); below zero: none.
+  // count[] and mass[] by bin_at(logit); a negative bin is skipped.
   template <typename Bin>
   __device__ void histogram(int n_bins, const Bin& bin_at) {
     for (int i = threadIdx.x; i < n_bins; i += kThreads) {
@@ -259,7 +266,7 @@ class Row {
     __syncthreads();
   }
 
-  // The lowest listed key before which there are less than either limit, or the highest of all.
+  // The lowest listed key with less than both limits before it, or the highest listed key.
   __device__ void find_listed(uint64_t most_count, uint64_t most_mass) {
     const uint32_t n = shared_.n_listed;
     uint32_t cut = 0xffffffffu;
@@ -299,8 +306,8 @@ class Row {
     return block_reduce(n, shared_.work, sum_of);
   }
 
-  // The bin, from the top, at which the counts or masses reach their limit; the lowest that is not
-  // empty if none does. Warp 0, a lane a run of bins.
+  // From the top, the bin in which the count or the mass reaches its limit; the lowest bin that is
+  // not empty if none does. By warp 0, one run of bins per lane.
   __device__ void find_bin(int n_bins, uint64_t most_count, uint64_t most_mass) {
     if (threadIdx.x < 32) {
       const int lane = static_cast<int>(threadIdx.x), each = n_bins / 32;
@@ -348,6 +355,7 @@ class Row {
     return x;
   }
 
+  // Mass of token i; 0 if it is not kept. ties_before: tokens at the cut before i.
   __device__ uint64_t kept_mass(int64_t i, float min_p, uint64_t ties_before) const {
     const uint32_t key = ordered(logits_[i]);
     if (key < cut_ || (split_ties_ && key == cut_ && ties_before >= ties_)) return 0;
@@ -355,8 +363,8 @@ class Row {
     return w < min_p ? 0 : mass_of(w);
   }
 
-  // body(mass kept of tokens [first, first + kThreads * kEach), first), in order until it says
-  // true. A thread's own tokens are kEach in a row; their mass stays in mine_.
+  // Calls body(kept mass of tokens [first, first + kThreads * kEach), first), in order, until it
+  // returns true. Each thread has kEach consecutive tokens; their mass stays in mine_.
   template <typename Body>
   __device__ void walk(float min_p, const Body& body) {
     uint64_t ties = 0;
@@ -372,7 +380,7 @@ class Row {
     }
   }
 
-  // ties_before_ from those before this step, `before`; returns those up to its end.
+  // Sets ties_before_, given the ties before this step of walk(); returns the ties up to its end.
   __device__ uint64_t count_ties(int64_t own, uint64_t before) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     uint32_t own_ties = 0;
@@ -399,7 +407,7 @@ class Row {
     }
   }
 
-  // The token, among those of the last step of walk, at which the masses in order pass target.
+  // The token, among those of walk()'s last step, at which the cumulative mass passes target.
   __device__ int32_t find(int64_t first, float min_p, uint64_t target) {
     shared_.mass[threadIdx.x] = mine_;
     __syncthreads();
@@ -464,7 +472,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
   int32_t token = index_of(best);
   if (status == SampleStatus::kOk && params.temperature > 0.0f && params.top_k != 1) {
     const float* const logits = args.logits + r * args.stride;
-    Row row(shared, logits, args.n_vocab, logits[token], params.temperature);
+    LogitsRow row(shared, logits, args.n_vocab, logits[token], params.temperature);
     const bool few = params.top_k > 0 && params.top_k < args.n_vocab;
     constexpr uint64_t kAll = uint64_t{1} << 62;
     uint64_t mass = 0;
@@ -490,13 +498,25 @@ __global__ void __launch_bounds__(kThreads)
   double result = __longlong_as_double(0x7ff8000000000000ll);
   if (status_of(key) == SampleStatus::kOk) {
     const float most = row[index_of(key)];
-    const uint64_t total = Row(shared, row, n_vocab, most, 1.0f).total();
+    const uint64_t total = LogitsRow(shared, row, n_vocab, most, 1.0f).total();
     result = static_cast<double>(row[tokens[r]]) - static_cast<double>(most) -
              log(static_cast<double>(total) / static_cast<double>(kUnits));
   }
   if (threadIdx.x == 0) out[r] = result;
 }
 
+// Acceptance of drafts, one thread per batch row. Row r has a row of logits first[r] + i for each
+// of its window's tokens i in [0, n_tokens[r]): token 0 is committed already, tokens 1 and up are
+// drafts. The token of a row of logits is tokens[token_of[row]] (tokens[row] if token_of is null).
+// drawn[first[r] + i] is the target's own token after window token i, drawn with the generator for
+// its (seed, position).
+//
+// Draft i + 1 is accepted if all drafts before it are and it equals drawn[i]. So the output is what
+// the target would have drawn alone: the same text with and without drafts, for any drafter and any
+// temperature, and no correction of the distribution is needed.
+//
+//   n_accepted  drafts accepted, in [0, n_tokens - 1]; the step commits n_accepted + 1 positions
+//   next        drawn[n_accepted]: the first token after the accepted ones, fed to the next step
 __global__ void verify_kernel(const __grid_constant__ VerifyRowsCuda rows, const int32_t* tokens,
                               const int32_t* drawn, int32_t* n_accepted, int32_t* next) {
   const int32_t r = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -531,7 +551,7 @@ Best find_best(const CudaContext& context, ConstMatrix logits) {
   return {keys, static_cast<int>(n_parts)};
 }
 
-constexpr int kSmall = 128;  // threads of a kernel with a thread a row
+constexpr int kSmall = 128;  // threads per block of kernels with one thread per row
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// src/ops/sample.h on the device. The law is the same and a draw is a pure function of (logits,
-// params, position); near the edge of an interval it may differ from the CPU's.
+// src/ops/sample.h on the device. The distribution is the same, and a draw is a pure function of
+// (logits, params, position). Near the edge of an interval it may differ from the CPU's.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda
 // out[r] = ln softmax(logits[r])[tokens[r]].
 void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out);
 
-// Verification by equality. Row r has n_tokens[r] rows of logits from row first[r]: of a known
-// token, then of drafts. drawn[first[r] + i] is the token drawn after its i-th. A draft is accepted
-// if all before it are and it equals the token drawn in its place:
-//   n_accepted[r]  accepted drafts, in [0, n_tokens - 1]; the row commits n_accepted + 1 tokens
+// Verification by equality. Batch row r has n_tokens[r] rows of logits from row first[r] on: of one
+// committed token, then of drafts. drawn[first[r] + i] is the token drawn after its i-th. A draft
+// is accepted if all drafts before it are and it equals the token drawn in its place:
+//   n_accepted[r]  accepted drafts, in [0, n_tokens - 1]; the step commits n_accepted + 1 positions
 //   next[r]        the token drawn after the last accepted one
 // A row without logits gives 0 and -1.
 struct VerifyRowsCuda {

@@ -1,4 +1,4 @@
-// Matrices as the tensor copies of hopper.cuh take them.
+// Descriptors of matrices for the tensor copies of hopper.cuh.
 #pragma once
 
 #include <cuda.h>

@@ -1,4 +1,4 @@
-// The ops as their formulas stand, in double with plain loops: what the tests compare against.
+// The ops as their formulas say, in double with plain loops: what the tests compare against.
 // Inputs are read as the ops see them (already rounded); results are not rounded.
 #pragma once
 
@@ -39,7 +39,8 @@ struct Choice {
 };
 std::vector<Choice> route(const Router& router, const std::vector<float>& logits);
 
-// The exact law of sample(): the probability of every token.
-std::vector<double> sample_law(const float* logits, int64_t n_vocab, const SamplerParams& params);
+// The exact distribution of sample(): the probability of every token.
+std::vector<double> sample_distribution(const float* logits, int64_t n_vocab,
+                                        const SamplerParams& params);
 
 }  // namespace replayssm::ops::ref

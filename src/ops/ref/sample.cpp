@@ -6,15 +6,16 @@
 
 namespace replayssm::ops::ref {
 
-std::vector<double> sample_law(const float* logits, int64_t n_vocab, const SamplerParams& params) {
+std::vector<double> sample_distribution(const float* logits, int64_t n_vocab,
+                                        const SamplerParams& params) {
   std::vector<int64_t> order(static_cast<size_t>(n_vocab));
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
-  std::vector<double> law(static_cast<size_t>(n_vocab), 0.0);
+  std::vector<double> distribution(static_cast<size_t>(n_vocab), 0.0);
   if (params.temperature <= 0.0f) {
-    law[order[0]] = 1.0;
-    return law;
+    distribution[order[0]] = 1.0;
+    return distribution;
   }
   const double top = logits[order[0]];
   std::vector<double> weight;  // by falling logit
@@ -35,8 +36,8 @@ std::vector<double> sample_law(const float* logits, int64_t n_vocab, const Sampl
     if (w < params.min_p) w = 0.0;
     kept += w;
   }
-  for (size_t i = 0; i < weight.size(); ++i) law[order[i]] = weight[i] / kept;
-  return law;
+  for (size_t i = 0; i < weight.size(); ++i) distribution[order[i]] = weight[i] / kept;
+  return distribution;
 }
 
 }  // namespace replayssm::ops::ref

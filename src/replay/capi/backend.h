@@ -1,4 +1,4 @@
-// What the C interface asks of a backend: a layer's plan and a convolution's. Arguments come
+// The C interface's view of a backend: a layer's plan and a convolution's. Arguments are already
 // checked.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace replayssm::capi {
 
-// Where a backend's memory is, and what it asks of it.
+// Where a backend's memory is, and the alignment that it requires.
 struct Memory {
   bool is_host;
   int64_t stride_multiple, alignment;

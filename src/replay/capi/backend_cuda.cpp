@@ -12,7 +12,8 @@
 namespace replayssm::capi {
 namespace {
 
-// After a launch. What an earlier launch of the caller left behind shows here too, as CUDA has it.
+// Status after a launch. As usual in CUDA, an error of an earlier launch of the caller shows here
+// too.
 rssm_status launched() {
   const cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess) return RSSM_OK;
@@ -75,7 +76,7 @@ class CudaConv final : public Conv {
   std::shared_ptr<const CudaConvPlan> plan_;
 };
 
-// Why the current device runs none of the kernels; empty if it does.
+// Why the current device cannot run the kernels; empty if it can.
 std::string device_reason() {
   int device = 0, major = 0;
   cudaError_t error = cudaGetDevice(&device);

@@ -62,7 +62,8 @@ class Checker {
                    static_cast<long long>(value), static_cast<long long>(low),
                    static_cast<long long>(high));
   }
-  // `strict`: what the backend asks of its large tensors; else only the element's own alignment.
+  // `strict`: the alignment that the backend requires of its large tensors; otherwise only that of
+  // an element.
   void pointer(const char* name, const void* p, int64_t element, bool strict = false) {
     if (!ok()) return;
     if (p == nullptr) {

@@ -1,7 +1,7 @@
 // How the CPU backend lays out a checkpoint, and what one worker's scratch holds.
 //
-// A checkpoint slot is [head][tile][key][16]: sixteen state rows (value indices) stand beside each
-// other in a tile, so that S z is one sequential sum per lane over the keys, with no horizontal
+// A checkpoint slot is [head][tile][key][16]: the sixteen state rows (value indices) of a tile are
+// adjacent, so that S z is one sequential sum per lane over the keys, with no horizontal
 // step, and a slot streams from memory in order. value_dim is padded to a multiple of 16 with
 // zeros.
 #pragma once

@@ -1,5 +1,5 @@
-// The plain recurrence, a few tiles at a time: they stay in the nearest cache while the window's
-// tokens pass. Part of an instruction set's translation unit.
+// The plain recurrence, a few tiles at a time: they stay in the L1 cache while the window's tokens
+// are processed. Part of an instruction set's translation unit.
 #pragma once
 
 #include "replay/cpu/rows_impl.h"

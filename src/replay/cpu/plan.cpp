@@ -1,4 +1,4 @@
-// plan_cpu: checks a problem once and binds it to the kernels of an instruction set.
+// plan_cpu: checks a problem once and picks the kernels of an instruction set for it.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -101,7 +101,7 @@ class CpuPlan final : public Plan {
   // them when every unit has read.
   void run(const StepArgs& args, const ParallelFor& parallel, bool sweep) const {
     const int64_t units_per_row = int64_t{problem_.n_key_heads} * layout_.units_per_key;
-    // A worker takes several units of a row in a run, so that it knows what it will read next.
+    // A worker computes several units of a row in a run, so that it knows what it will read next.
     const int64_t fair_run = args.n_rows * units_per_row / (kRunsPerWorker * parallel.n_workers);
     const int64_t run_units = std::clamp<int64_t>(fair_run, 1, units_per_row);
     const int64_t runs_per_row = (units_per_row + run_units - 1) / run_units;

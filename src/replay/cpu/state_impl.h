@@ -34,7 +34,7 @@ REPLAYSSM_INLINE V load_state(const void* base, int64_t element) {
   if constexpr (kType == DType::kI8) return load_i8(static_cast<const int8_t*>(base) + element);
 }
 
-// Rounds to the checkpoint's dtype (not int8, whose scale wants the whole row).
+// Rounds to the checkpoint's dtype (not int8, whose scale needs the whole row).
 template <DType kType>
 REPLAYSSM_INLINE void store_counted(void* base, int64_t element, V s, int64_t* saturated) {
   if constexpr (kType == DType::kF32) store(static_cast<float*>(base) + element, s);
@@ -45,9 +45,9 @@ REPLAYSSM_INLINE void store_counted(void* base, int64_t element, V s, int64_t* s
   if constexpr (kType == DType::kBF16) store_bf16(static_cast<uint16_t*>(base) + element, s);
 }
 
-// The part of the slot that this worker reads next. A product asks for as many bytes of it as it
-// reads itself: the memory's latency passes under the arithmetic, and the hardware's own
-// prefetching would begin again at every page.
+// The part of the slot that this worker reads next. A product prefetches as many bytes of it as it
+// reads itself, so that arithmetic hides the memory latency; the hardware prefetcher would start
+// anew at every page.
 struct Ahead {
   const char* at = nullptr;
   const char* end = nullptr;

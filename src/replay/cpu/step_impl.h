@@ -1,6 +1,6 @@
-// One unit of a step or sweep: some heads of one key head of one row. Each instruction set's
-// translation unit includes this once; nothing here calls out-of-line templates of the standard
-// library, whose instances would be shared between the sets.
+// One unit of work of a step or sweep: some heads of one key head of one batch row. Each
+// instruction set's translation unit includes this once; nothing here calls out-of-line templates
+// of the standard library, whose instances would be shared between the sets.
 #pragma once
 
 #include "replay/cpu/rows_impl.h"
@@ -9,6 +9,10 @@
 namespace replayssm::cpu::REPLAYSSM_ISA {
 namespace {
 
+// Computes a unit as step.h and docs/contract.md say: a pending fold, then the window's tokens in
+// chunks of at most kChunk inside one grid interval, with a fold on chip at every grid point. One
+// thread runs it; units of the same row share only ring keys, which the unit of a key head's first
+// heads writes.
 class Unit {
  public:
   Unit(const Problem& problem, const Layout& layout, const StepArgs& args, const Row& row,
@@ -50,7 +54,7 @@ class Unit {
         position += n;
       }
       if (sweep ? end < next : end <= next) break;
-      // A step's fold on chip is done again when it is committed, and counted then.
+      // A step repeats this fold when its tokens are committed; saturation is counted then.
       int64_t counted_when_written = 0;
       fold(/*to_slot=*/sweep && end < next + interval, sweep ? saturated_ : &counted_when_written);
       base_ = next;
@@ -84,7 +88,7 @@ class Unit {
   }
 
   // Folds all rows of the interval at base_ into the checkpoint's dtype, to the write slot or to
-  // scratch, and reads from there afterwards.
+  // scratch (on chip). From then on the state is read from there.
   void fold(bool to_slot, int64_t* saturated) {
     char* to = static_cast<char*>(s_.state);
     float* to_scale = has_scales() ? s_.scale : nullptr;
@@ -512,18 +516,20 @@ class Unit {
   const Layout& l_;
   const StepArgs& a_;
   const Row& row_;
+  // The unit's heads are [head_begin_, head_end_), all of key_head_; the caller's next unit of this
+  // row is [head_end_, next_end_).
   const int head_begin_, head_end_, next_end_, key_head_;
   int64_t* saturated_;
-  Scratch s_;
+  Scratch s_;  // this worker's; layout.h gives the shapes
 
-  Ahead ahead_;
-  bool write_keys_now_ = false;
-  int64_t base_ = 0;             // the grid point whose interval the rows belong to
-  int n_rows_ = 0;               // rows of the interval in scratch, in order from base_
-  int64_t write_from_ = 0;       // positions below stay out of the ring
-  const void* state_ = nullptr;  // S at base_; null is the zero state
-  const float* scale_ = nullptr;
-  int state_head0_ = 0;  // the head at state_
+  Ahead ahead_;                  // the next unit's part of the slot, prefetched during the products
+  bool write_keys_now_ = false;  // a step's first unit of a key head writes its ring keys
+  int64_t base_ = 0;             // grid point of the interval whose rows are in scratch
+  int n_rows_ = 0;               // rows of the interval in scratch, in order from base_ on
+  int64_t write_from_ = 0;       // tokens below this position are not written to the ring
+  const void* state_ = nullptr;  // S at base_, in the slot or in scratch; null: the zero state
+  const float* scale_ = nullptr;  // int8: its scales
+  int state_head0_ = 0;           // head of the first element of state_ (0: the slot)
 };
 
 void run_unit(const Problem& problem, const Layout& layout, const StepArgs& args, const Row& row,

@@ -1,10 +1,10 @@
-// The short convolution: a thread owns 16 bytes of neighbouring channels and walks along tokens,
-// the window of inputs in registers as they came. Every output is the same sequence of operations
-// whatever the window, so bits depend on nothing else.
+// The short convolution. A thread owns 16 bytes of neighbouring channels and walks along the
+// tokens; the last inputs are in registers, as they came. Every output is the same sequence of
+// operations whatever the window, so bits depend on nothing else.
 //
-// Blocks along z share a long row's tokens, kTurn at a time. The first of them alone touches the
-// ring: it reads the rows before the window before it writes the window's last, so that a prompt
-// longer than the ring may come round it.
+// Blocks along z share a long row's tokens, kTurn at a time. Only the first of them touches the
+// ring: it reads the rows before the window, then writes the window's last ones. So a prompt may be
+// longer than the ring.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -19,9 +19,9 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kTogether = 4;  // tokens whose loads are under way at once
+constexpr int kTogether = 4;  // tokens whose loads are in flight at once
 constexpr int kTurn = 16;     // tokens between two looks at the window's past
-// Blocks beyond which a long row is no longer split: some for each multiprocessor of a large card.
+// A long row is not split into more blocks than this: several per SM of a large card.
 constexpr int64_t kEnoughBlocks = 2048;
 
 // 16 bytes of channels, widened and back.

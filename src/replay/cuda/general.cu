@@ -1,8 +1,8 @@
 // The kernel of fp32 activations: any shape, ring dtype and interval, fp32 checkpoints. It is there
-// for exactness, not for speed: sums and gates are in double, and a value is rounded where the ring
-// or the checkpoint rounds it and nowhere else. A block takes the heads of a key head one after
-// another, so that no block reads ring keys that another has replaced; a token at a time, so that a
-// token's bits cannot depend on its window.
+// for exactness, not for speed: sums and gates are in double, and a value is rounded only where the
+// ring or the checkpoint rounds it. A block computes the heads of one key head one after another,
+// so that no block reads ring keys that another has overwritten. It computes one token at a time,
+// so that a token's bits cannot depend on its window.
 #include "replay/cuda/general_cuda.h"
 #include "replay/cuda/ptx.cuh"
 #include "replay/cuda/tile.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMaxSharedBytes = 227 * 1024;
 
-// What a block holds of a head, in this order in shared memory.
+// A block's shared memory for one head, in this order.
 struct Sizes {
   int gates, key_stride;  // log decays of a row; elements between rows of the state
   size_t decay_bytes, operand_bytes, weight_bytes, state_bytes, key_bytes, value_bytes;
@@ -32,7 +32,7 @@ struct Sizes {
   }
 };
 
-// Out of line: a dozen copies would take a quarter of a minute to compile.
+// Not inlined: a dozen copies would take a quarter of a minute to compile.
 __device__ __noinline__ double exponential(double x) { return exp(x); }
 __device__ double softplus(double x) { return x > 20.0 ? x : log1p(exponential(x)); }
 __device__ double sigmoid(double x) { return 1.0 / (1.0 + exponential(-x)); }
@@ -218,7 +218,7 @@ class GeneralBlock {
       decayed_key_[k] = decay * key[k];
       decayed_query_[k] = decay * query_[k];
     }
-    // The weights of the ring rows, a warp a row.
+    // The weights of the ring rows, one warp per row.
     const int lane = threadIdx.x % 32;
     for (int j = threadIdx.x / 32; j <= slot; j += kThreads / 32) {
       double sums[2] = {};
@@ -269,7 +269,7 @@ class GeneralBlock {
     const float* query = input(a_.query, position, at);
     double factors[2] = {1.0, 1.0};
     if (!mamba()) {
-      // Every warp for itself.
+      // Every warp computes it.
       double squares[2] = {};
       for (int k = threadIdx.x % 32; k < p_.key_dim; k += 32) {
         squares[0] += static_cast<double>(key[k]) * key[k];
@@ -336,7 +336,7 @@ std::string general_reason(const Problem& p) {
     return "with fp32 activations the CUDA kernel takes multiples of 16 as value_dim and key_dim";
   }
   if (Sizes(p).total() > kMaxSharedBytes) {
-    return "a head's state and rows do not fit a multiprocessor's shared memory";
+    return "a head's state and rows do not fit the shared memory of an SM";
   }
   return "";
 }
@@ -344,7 +344,7 @@ std::string general_reason(const Problem& p) {
 void launch_general(const StepArgs& args, const Problem& problem, bool sweep, cudaStream_t stream) {
   const int bytes = static_cast<int>(Sizes(problem).total());
   cudaFuncSetAttribute(general_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  constexpr int kMaxRows = 65535;  // of a grid's third dimension
+  constexpr int kMaxRows = 65535;  // limit of a grid's third dimension
   StepArgs part = args;
   for (int32_t first = 0; first < args.n_rows; first += kMaxRows) {
     part.rows = args.rows + first;

@@ -4,18 +4,18 @@
 namespace replayssm::cuda {
 namespace {
 
-template <Family kFamily, DType kCheckpoint, int kValueDim, Cut kCut>
+template <Family kFamily, DType kCheckpoint, int kValueDim, BlockTile kTile>
 constexpr StepInstance of32() {
-  return instance<kFamily, kCheckpoint, kValueDim, 128, false, kCut, TeamCut{}, 32>();
+  return instance<kFamily, kCheckpoint, kValueDim, 128, false, kTile, PersistentTile{}, 32>();
 }
 
 constexpr StepInstance kInstances[] = {
-    of32<Family::kGdn, DType::kF32, 128, Cut{128, 1, true, 96}>(),
-    of32<Family::kGdn, DType::kF16, 128, Cut{128, 2, true, 96}>(),
-    of32<Family::kGdn, DType::kI8, 128, Cut{128, 4, false, 128}>(),
-    of32<Family::kMamba2, DType::kF16, 64, Cut{128, 2, false, 96}>(),
-    of32<Family::kMamba2, DType::kI8, 64, Cut{128, 4, false, 128}>(),
-    of32<Family::kKda, DType::kF16, 128, Cut{128, 2, false, 128}>(),
+    of32<Family::kGdn, DType::kF32, 128, BlockTile{128, 1, true, 96}>(),
+    of32<Family::kGdn, DType::kF16, 128, BlockTile{128, 2, true, 96}>(),
+    of32<Family::kGdn, DType::kI8, 128, BlockTile{128, 4, false, 128}>(),
+    of32<Family::kMamba2, DType::kF16, 64, BlockTile{128, 2, false, 96}>(),
+    of32<Family::kMamba2, DType::kI8, 64, BlockTile{128, 4, false, 128}>(),
+    of32<Family::kKda, DType::kF16, 128, BlockTile{128, 2, false, 128}>(),
 };
 
 }  // namespace

@@ -3,16 +3,16 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, Cut kCut>
+template <DType kCheckpoint, BlockTile kTile>
 constexpr StepInstance kda128() {
-  return instance<Family::kKda, kCheckpoint, 128, 128, false, kCut>();
+  return instance<Family::kKda, kCheckpoint, 128, 128, false, kTile>();
 }
 
 constexpr StepInstance kInstances[] = {
-    kda128<DType::kF32, Cut{128, 2, false, 128}>(),
-    kda128<DType::kF16, Cut{128, 2, false, 128}>(),
-    kda128<DType::kBF16, Cut{128, 2, false, 128}>(),
-    kda128<DType::kI8, Cut{128, 2, false, 128}>(),
+    kda128<DType::kF32, BlockTile{128, 2, false, 128}>(),
+    kda128<DType::kF16, BlockTile{128, 2, false, 128}>(),
+    kda128<DType::kBF16, BlockTile{128, 2, false, 128}>(),
+    kda128<DType::kI8, BlockTile{128, 2, false, 128}>(),
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From a traits type to a launch.
+// Turns a StepTraits type into launch functions, and those into an entry of the instance tables.
 #pragma once
 
 #include <algorithm>
@@ -6,13 +6,13 @@
 #include "replay/cuda/step_fold.cuh"
 #include "replay/cuda/step_instances.h"
 #include "replay/cuda/step_kda.cuh"
+#include "replay/cuda/step_persistent.cuh"
 #include "replay/cuda/step_prepare.cuh"
 #include "replay/cuda/step_segment.cuh"
-#include "replay/cuda/step_team.cuh"
 
 namespace replayssm::cuda {
 
-// Blocks that a multiprocessor holds by its shared memory, at no fewer than kRegisters a thread.
+// Blocks per SM that fit its shared memory with at least kRegisters registers per thread.
 template <typename T, int kRegisters>
 constexpr int blocks_by_memory() {
   constexpr int kMemory = 227 * 1024, kReserved = 1024;
@@ -52,8 +52,8 @@ StepParams params_of(const StepArgs& args, const Problem& problem) {
 
 inline void launch(void (*kernel)(StepParams), const StepParams& params, dim3 grid, int threads,
                    int bytes, cudaStream_t stream) {
-  // Once a device is enough, and it is cheap; a launch must not depend on a static that a second
-  // device would miss.
+  // Needed once per device. It is cheap, so every launch does it: a static flag would miss a second
+  // device.
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -68,11 +68,11 @@ inline void launch(void (*kernel)(StepParams), const StepParams& params, dim3 gr
   cudaLaunchKernelEx(&config, kernel, params);
 }
 
-// One kernel over all rows of a batch.
+// One kernel over all rows of a batch. Grid: (row blocks of a key head, key heads, batch rows).
 template <typename T>
 void launch_rows(void (*kernel)(StepParams), StepParams params, const Problem& problem, bool early,
                  cudaStream_t stream) {
-  constexpr int kMaxRows = 65535;  // of a grid's third dimension
+  constexpr int kMaxRows = 65535;  // limit of a grid's third dimension
   params.early = early;
   const Row* rows = params.args.rows;
   for (int32_t first = 0; first < params.args.n_rows; first += kMaxRows) {
@@ -89,18 +89,18 @@ void launch_step(const StepArgs& args, const Problem& problem, bool early, cudaS
   launch_rows<T>(step_kernel<T, kBlocks>, params_of<T>(args, problem), problem, early, stream);
 }
 
-template <typename T, int kTeams, int kStates>
-void launch_teams(const StepArgs& args, const Problem& problem, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(TeamsShared<T, kTeams, kStates>);
+template <typename T, int kConsumers, int kStates>
+void launch_persistent(const StepArgs& args, const Problem& problem, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(PersistentShared<T, kConsumers, kStates>);
   static_assert(kBytes <= 227 * 1024);
   StepParams params = params_of<T>(args, problem);
-  params.key_head_parts = static_cast<uint32_t>(params.rows_per_key_head / T::kRows);
-  params.row_parts = params.key_head_parts * static_cast<uint32_t>(problem.n_key_heads);
-  params.n_parts = params.row_parts * static_cast<uint32_t>(args.n_rows);
-  params.key_head_reciprocal = reciprocal_of(params.key_head_parts);
-  params.row_reciprocal = reciprocal_of(params.row_parts);
-  launch(teams_kernel<T, kTeams, kStates>, params, dim3(static_cast<unsigned>(multiprocessors())),
-         T::kThreads * kTeams, kBytes, stream);
+  params.key_head_items = static_cast<uint32_t>(params.rows_per_key_head / T::kRows);
+  params.row_items = params.key_head_items * static_cast<uint32_t>(problem.n_key_heads);
+  params.n_items = params.row_items * static_cast<uint32_t>(args.n_rows);
+  params.key_head_reciprocal = reciprocal_of(params.key_head_items);
+  params.row_reciprocal = reciprocal_of(params.row_items);
+  launch(persistent_kernel<T, kConsumers, kStates>, params,
+         dim3(static_cast<unsigned>(multiprocessors())), T::kThreads * kConsumers, kBytes, stream);
 }
 
 template <typename T, int kBlocks>
@@ -110,48 +110,47 @@ void launch_sweep(const StepArgs& args, const Problem& problem, cudaStream_t str
   launch_rows<T>(tail_kernel<T>, params, problem, false, stream);
 }
 
-// How a block is cut: state rows, products a warp and kShare of StepTraits, and the least
-// registers of a thread.
-struct Cut {
-  int rows;
-  int products;
-  bool share;
-  int registers;
+// The tile of a block. It changes speed only: every tile gives the same bits.
+struct BlockTile {
+  int rows;       // state rows
+  int products;   // m16 row products per warp, so rows / (16 * products) warps
+  bool share;     // StepTraits::kShare
+  int registers;  // at least so many per thread
 };
 
-// How a block of teams is cut; products and share are a team's, its rows Cut's. No teams: no kernel
-// for launches of many rows.
-struct TeamCut {
+// The persistent kernel of an entry; a consumer group has BlockTile's rows. consumers == 0: none.
+struct PersistentTile {
   int products;
   bool share;
-  int teams, states;
+  int consumers, states;  // consumer groups and state buffers per block
 };
 
-// single: for windows of one token; else for any, and for sweeps.
-template <Family kFamily, DType kCheckpoint, int kValueDim, int kKeyDim, bool kSingle, Cut kCut,
-          TeamCut kTeams = TeamCut{}, int kSlots = 16>
+// kSingle: an entry for windows of one token. Otherwise one for any window, with its sweep.
+template <Family kFamily, DType kCheckpoint, int kValueDim, int kKeyDim, bool kSingle,
+          BlockTile kTile, PersistentTile kPersistent = PersistentTile{}, int kSlots = 16>
 constexpr StepInstance instance() {
-  using T = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kCut.products,
-                       kCut.share, kSingle ? Kind::kSingle : Kind::kAny, kSlots>;
+  using T = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kTile.rows, kTile.products,
+                       kTile.share, kSingle ? Kind::kSingle : Kind::kAny, kSlots>;
   StepInstance x = {kFamily,   kCheckpoint, kSlots,
-                    kValueDim, kKeyDim,     kCut.rows,
-                    kSingle,   false,       launch_step<T, blocks_by_memory<T, kCut.registers>()>,
+                    kValueDim, kKeyDim,     kTile.rows,
+                    kSingle,   false,       launch_step<T, blocks_by_memory<T, kTile.registers>()>,
                     nullptr};
   if constexpr (!kSingle) {
-    using Sweep = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kCut.products,
-                             kCut.share, Kind::kSweep, kSlots>;
-    if constexpr (kTeams.teams > 0) {
-      using Team = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kCut.rows, kTeams.products,
-                              kTeams.share, Kind::kTeam, kSlots>;
-      x.many = launch_teams<Team, kTeams.teams, kTeams.states>;
+    using Sweep = StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kTile.rows, kTile.products,
+                             kTile.share, Kind::kSweep, kSlots>;
+    if constexpr (kPersistent.consumers > 0) {
+      using Persistent =
+          StepTraits<kFamily, kCheckpoint, kValueDim, kKeyDim, kTile.rows, kPersistent.products,
+                     kPersistent.share, Kind::kPersistent, kSlots>;
+      x.persistent = launch_persistent<Persistent, kPersistent.consumers, kPersistent.states>;
     }
-    x.sweep = launch_sweep<Sweep, blocks_by_memory<Sweep, kCut.registers + 32>()>;
+    x.sweep = launch_sweep<Sweep, blocks_by_memory<Sweep, kTile.registers + 32>()>;
   }
   return x;
 }
 
-constexpr StepInstance for_few(StepInstance x) {
-  x.few = true;
+constexpr StepInstance for_small_grid(StepInstance x) {
+  x.small_grid = true;
   return x;
 }
 

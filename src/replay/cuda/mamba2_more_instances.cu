@@ -4,24 +4,24 @@
 namespace replayssm::cuda {
 namespace {
 
-template <DType kCheckpoint, int kValueDim, int kKeyDim, Cut kCut>
+template <DType kCheckpoint, int kValueDim, int kKeyDim, BlockTile kTile>
 constexpr StepInstance mamba() {
-  return instance<Family::kMamba2, kCheckpoint, kValueDim, kKeyDim, false, kCut>();
+  return instance<Family::kMamba2, kCheckpoint, kValueDim, kKeyDim, false, kTile>();
 }
 
 constexpr StepInstance kInstances[] = {
-    mamba<DType::kF32, 32, 64, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF16, 32, 64, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF32, 32, 128, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF16, 32, 128, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF32, 64, 64, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF16, 64, 64, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF32, 64, 256, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF16, 64, 256, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF32, 128, 128, Cut{128, 2, true, 96}>(),
-    mamba<DType::kF16, 128, 128, Cut{128, 2, false, 96}>(),
-    mamba<DType::kF32, 128, 256, Cut{64, 2, false, 96}>(),
-    mamba<DType::kF16, 128, 256, Cut{128, 2, false, 96}>(),
+    mamba<DType::kF32, 32, 64, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF16, 32, 64, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF32, 32, 128, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF16, 32, 128, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF32, 64, 64, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF16, 64, 64, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF32, 64, 256, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF16, 64, 256, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF32, 128, 128, BlockTile{128, 2, true, 96}>(),
+    mamba<DType::kF16, 128, 128, BlockTile{128, 2, false, 96}>(),
+    mamba<DType::kF32, 128, 256, BlockTile{64, 2, false, 96}>(),
+    mamba<DType::kF16, 128, 256, BlockTile{128, 2, false, 96}>(),
 };
 
 }  // namespace

@@ -31,10 +31,10 @@ ProblemKernels kernels_of(const Problem& p) {
                       x->key_dim == p.key_dim &&
                       p.n_heads / p.n_key_heads * p.value_dim % x->rows == 0;
     StepKernels& kind = x->single ? found.single : found.any;
-    const StepInstance*& place = x->few ? kind.few : kind.usual;
+    const StepInstance*& place = x->small_grid ? kind.small_grid : kind.standard;
     if (fits && place == nullptr) place = x;
   }
-  if (found.single.usual == nullptr) found.single = found.any;
+  if (found.single.standard == nullptr) found.single = found.any;
   return found;
 }
 
@@ -42,15 +42,15 @@ ProblemKernels kernels_of(const Problem& p) {
 
 namespace {
 
-// Blocks a multiprocessor from which on teams are faster.
-constexpr int64_t kMany = 12;
+// The persistent kernel is faster from so many blocks per SM on.
+constexpr int64_t kPersistentBlocks = 12;
 
 std::string shape_name(int value_dim, int key_dim, DType checkpoint, int interval) {
   return " " + std::to_string(value_dim) + "x" + std::to_string(key_dim) + " " +
          dtype_name(checkpoint) + " B" + std::to_string(interval);
 }
 
-// What every plan has.
+// Common to every plan.
 class PlanBase : public CudaPlan {
  public:
   using CudaPlan::CudaPlan;
@@ -72,18 +72,18 @@ class StepPlan final : public PlanBase {
     const bool single = hints.single || problem_.max_window == 1;
     const cuda::StepKernels& kernels = single ? kernels_.single : kernels_.any;
     const int64_t blocks =
-        int64_t{args.n_rows} * problem_.n_heads * problem_.value_dim / kernels.usual->rows;
+        int64_t{args.n_rows} * problem_.n_heads * problem_.value_dim / kernels.standard->rows;
     const int multiprocessors = cuda::multiprocessors();
-    if (kernels.usual->many != nullptr && blocks >= kMany * multiprocessors &&
+    if (kernels.standard->persistent != nullptr && blocks >= kPersistentBlocks * multiprocessors &&
         blocks <= INT32_MAX) {
-      kernels.usual->many(args, problem_, stream);
+      kernels.standard->persistent(args, problem_, stream);
       return;
     }
-    const bool few = kernels.few != nullptr && blocks <= multiprocessors;
-    (few ? kernels.few : kernels.usual)->step(args, problem_, hints.early, stream);
+    const bool small_grid = kernels.small_grid != nullptr && blocks <= multiprocessors;
+    (small_grid ? kernels.small_grid : kernels.standard)->step(args, problem_, hints.early, stream);
   }
   void sweep(const StepArgs& args, cudaStream_t stream) const override {
-    if (args.n_rows > 0) kernels_.any.usual->sweep(args, problem_, stream);
+    if (args.n_rows > 0) kernels_.any.standard->sweep(args, problem_, stream);
   }
 
  private:
@@ -128,16 +128,16 @@ PlanResult<CudaPlan> plan_cuda(const Problem& p) {
             std::string("the CUDA ring of ") + family_name(p.family) + " is " + dtype_name(ring)};
   }
   const cuda::ProblemKernels kernels = cuda::kernels_of(p);
-  if (kernels.any.usual == nullptr) {
+  if (kernels.any.standard == nullptr) {
     std::string have;
     for (const cuda::StepInstance* x : cuda::all_instances()) {
-      if (x->family == p.family && !x->single && !x->few) {
+      if (x->family == p.family && !x->single && !x->small_grid) {
         have += shape_name(x->value_dim, x->key_dim, x->checkpoint, x->interval);
       }
     }
     return {nullptr, std::string("no ") + family_name(p.family) + " kernel for" +
                          shape_name(p.value_dim, p.key_dim, p.checkpoint, p.grid.interval) + ", " +
-                         std::to_string(p.n_heads / p.n_key_heads) + " heads a key head; have" +
+                         std::to_string(p.n_heads / p.n_key_heads) + " heads per key head; have" +
                          have};
   }
   return {std::make_shared<StepPlan>(p, kernels), ""};

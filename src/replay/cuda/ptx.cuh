@@ -106,12 +106,12 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t phase) 
       : "memory");
 }
 
-// Between ordinary accesses to shared memory and the copy engine's.
+// Orders ordinary accesses to shared memory before those of the copy engine (async proxy).
 __device__ __forceinline__ void async_fence() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Of some of a block's warps; threads: in all.
-__device__ __forceinline__ void team_sync(uint32_t barrier, int threads) {
+// Barrier `barrier` (1..15) of some of a block's warps, `threads` threads in all.
+__device__ __forceinline__ void named_barrier_sync(uint32_t barrier, int threads) {
   asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 

@@ -19,7 +19,7 @@ __global__ void commit_kernel(const __grid_constant__ Grid grid,
   atomicAdd(reinterpret_cast<unsigned long long*>(args.n_refused), 1ull);
 }
 
-// ---- checkpoints, a warp a state row
+// ---- checkpoints, one warp per state row
 
 // int8 is stored biased by 128.
 template <DType kType>

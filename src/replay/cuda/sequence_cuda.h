@@ -1,6 +1,6 @@
-// What moves sequences on CUDA beside the steps: commits, and checkpoints in and out. Each is one
-// kernel, all pointers are the device's; neither allocates nor synchronises; may be captured in a
-// graph.
+// Operations on sequences on CUDA other than steps: commits, and checkpoints in and out. Each is
+// one kernel, all pointers are the device's; neither allocates nor synchronises; may be captured in
+// a graph.
 #pragma once
 
 #include <cuda_runtime_api.h>

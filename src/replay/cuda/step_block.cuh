@@ -1,19 +1,23 @@
 // The step's block: one kernel for GDN and Mamba-2, any window.
 //
-// A block takes kRows state rows (one head, part of one, or some of one key head) of one row of the
-// batch; a warp owns 16 kMs of them from start to end. The window is taken in sub-windows of
-// at most eight positions; the token at position p stands in column p mod 8 of every product.
+// A block computes kRows state rows of one batch row: one head, part of a head, or several heads of
+// one key head. A warp owns 16 kMs of these rows from start to end. The window is processed in
+// sub-windows of at most eight positions; the token at position p is column p mod 8 of every
+// product.
 //
 //   load     the state tile by one bulk copy, ring rows by 16-byte copies
-//   prepare  once a block, while the copies fly: keys and queries normalised, gates, prefix sums,
-//            then scores of ring keys with their decay
-//   segment  the positions of one grid interval: S z on the tensor cores, then (GDN) the u of each
+//   prepare  once per block, while the copies are in flight: normalise keys and queries, gates,
+//            prefix sums, then the scores of the ring keys with their decays
+//   segment  the positions of one grid interval: S z on the tensor cores, then (GDN) u of each
 //            token by one product over all slots of the interval, then y
-//   fold     a pending one (written) before, a crossing one (on chip) between two segments
+//   fold     a pending fold (written) before the first segment; a crossing fold (on chip only)
+//            between two segments
 //
-// Every token's sums run over all slots of its interval, with exact zeros where it must not see:
-// its bits do not depend on the window that it came in. Windows of one token need no sub-windows
-// and no crossing, so less memory; the token then stands in every column.
+// Every token's sums run over all slots of its interval, with exact zeros for the slots that it
+// must not see. So its bits do not depend on the window that it came in. A window of one token has
+// no sub-windows and no crossing and needs less memory; its token fills every column.
+//
+// In comments, lane 4 g + c has the mma coordinates g (row group) and c (column pair), see ptx.cuh.
 #pragma once
 
 #include "replay/cuda/step_traits.cuh"
@@ -25,37 +29,37 @@ class StepBlock {
  public:
   __device__ StepBlock(const StepParams& params, StepShared<T>& shared)
       : p_(params), a_(params.args), s_(shared) {
-    // All at once: one latency.
+    // All seven words at once: one memory latency.
     const auto* row = reinterpret_cast<const int64_t*>(a_.rows + blockIdx.z);
     int64_t x[kRowWords];
 #pragma unroll
     for (int i = 0; i < kRowWords; ++i) x[i] = load_64(row + i);
     set_row(x);
   }
-  // kTeam: the team's part `turn`; phase: of its barrier.
-  __device__ StepBlock(const StepParams& params, StepShared<T>& shared, TeamsCommon& common,
+  // kPersistent: the consumer group's item of this turn; phase: of its mbarrier.
+  __device__ StepBlock(const StepParams& params, StepShared<T>& shared, ConsumersCommon& common,
                        uint8_t* states, uint32_t turn, uint32_t phase);
-  // kTeam: the next of the multiprocessor's parts, for the team's `turn`; its row comes
-  // meanwhile. By one warp.
-  __device__ static void take_part(const StepParams& params, StepShared<T>& shared,
-                                   TeamsCommon& common, uint32_t turn);
-  // The first thread of the warp that takes parts and states for its team.
-  static constexpr uint32_t kTaker = T::kWarps / 2 * 32;
-  __device__ static bool is_takers_warp() { return thread() / 32 == kTaker / 32; }
-  // kTeam: true if a state came by the team's barrier.
-  __device__ bool run_part();
+  // kPersistent: claims the block's next item for the group's turn `turn` and starts the copy of
+  // its batch row. Called by one warp.
+  __device__ static void fetch_item(const StepParams& params, StepShared<T>& shared,
+                                    ConsumersCommon& common, uint32_t turn);
+  // First thread of the warp that claims items and state buffers for its group.
+  static constexpr uint32_t kFetchThread = T::kWarps / 2 * 32;
+  __device__ static bool is_fetch_warp() { return thread() / 32 == kFetchThread / 32; }
+  // kPersistent: true if a state arrived on the group's mbarrier.
+  __device__ bool run_item();
 
-  // False if there was nothing to do.
+  // Returns false if there was nothing to do.
   __device__ bool run() {
     const int grid = n_ & ~(kSlots - 1);
     pending_ = c_ < grid;
-    // One test, after all loads: a branch between them would cost a second latency.
+    // One test, after all loads: a branch between them would cost a second memory latency.
     if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) return false;
     base_ = grid;
     if constexpr (T::kSingle) {
       load_state();
       if (pending_) load_ring(c_, c_ + kSlots);
-      // A row of the interval in work needs the older one's memory: fold first, on its own.
+      // Rows of the current interval need the shared memory of the pending one: fold that first.
       if (pending_ && start_ > grid) {
         prepare_window(start_, start_, c_);
         fold(c_, true);
@@ -72,8 +76,8 @@ class StepBlock {
     return true;
   }
 
-  // After a sweep: what its last interval leaves in the ring beside the blocks' own values. On its
-  // own, since blocks of the sweep may still read the rows that it replaces.
+  // After a sweep: writes the last interval's keys and gates to the ring (values are written by the
+  // sweep). A launch of its own, since blocks of the sweep may still read the rows it overwrites.
   __device__ void run_tail() {
     if (read_slot_ < 0) return;
     base_ = end_ & ~(kSlots - 1);
@@ -108,36 +112,36 @@ class StepBlock {
     read_slot_ = static_cast<int>(x[5]);
     write_slot_ = static_cast<int>(x[5] >> 32);
     ring_slot_ = static_cast<int>(x[6]);
-    first_row_ = key_head() * p_.rows_per_key_head + part() * T::kRows;
+    first_row_ = key_head() * p_.rows_per_key_head + row_block() * T::kRows;
     if constexpr (!kConstantsLate) load_constants();
   }
 
-  // Of the block, or the team.
+  // Index within the block (kPersistent: within the consumer group).
   __device__ static uint32_t thread() {
-    if constexpr (T::kTeam) {
+    if constexpr (T::kPersistent) {
       return threadIdx.x % T::kThreads;
     } else {
       return threadIdx.x;
     }
   }
   __device__ static int warp() { return thread() / 32; }
-  __device__ uint32_t part() const {
-    if constexpr (T::kTeam) {
-      return team_.part.part;
+  __device__ uint32_t row_block() const {
+    if constexpr (T::kPersistent) {
+      return consumer_.item.row_block;
     } else {
       return blockIdx.x;
     }
   }
   __device__ uint32_t key_head() const {
-    if constexpr (T::kTeam) {
-      return team_.part.key_head;
+    if constexpr (T::kPersistent) {
+      return consumer_.item.key_head;
     } else {
       return blockIdx.y;
     }
   }
   __device__ static void sync() {
-    if constexpr (T::kTeam) {
-      team_sync(1 + threadIdx.x / T::kThreads, T::kThreads);
+    if constexpr (T::kPersistent) {
+      named_barrier_sync(1 + threadIdx.x / T::kThreads, T::kThreads);
     } else {
       __syncthreads();
     }
@@ -149,30 +153,31 @@ class StepBlock {
   __device__ int position_of(int column) const {
     return T::kSingle ? start_ : sub_window_ + ((column - sub_window_) & (kColumns - 1));
   }
-  // Where a position's key stands; kSingle: positions of the interval at base_.
+  // Shared row of a position's key; kSingle: only for positions of the interval at base_.
   __device__ int key_row(int position) const {
     if constexpr (T::kSingle) return pending_ ? kSlots : slot_of(position);
     return position & (2 * kSlots - 1);
   }
-  // Where the rows of the interval at `base` stand.
+  // First shared row of the interval at `base`.
   __device__ static int interval_row(int base) { return T::kSingle ? 0 : base & (2 * kSlots - 1); }
   __device__ const uint16_t* slot_key(int base, int slot) const {
     return s_.keys[T::kSingle && slot == 0 ? key_row(base) : interval_row(base) + slot];
   }
   __device__ static int product_of(int m) { return warp() * kMs + m; }
-  // The block's head that product m of the warp belongs to.
+  // Head, within the block, of the warp's product m.
   __device__ static int head_of(int m) {
     return T::kHeads == 1 ? 0 : 16 * product_of(m) / T::kValueDim;
   }
   __device__ static constexpr int set_of(int m) { return T::kWeightSets == 1 ? 0 : m; }
-  // The first row of a lane in product m, within the block; a lane has two rows there, and those of
-  // a tile's second product follow those of the first.
+  // First row, within the block, of this lane in product m. A lane has two neighbouring rows per
+  // product; in a tile of two products the second product's rows follow the first's.
   __device__ static int lane_row(int m) {
     const int product = product_of(m);
     return product / T::kTileProducts * T::kTileRows +
            tile_row(T::kTileProducts, g(), product % T::kTileProducts, 0);
   }
-  // The lane's 16 bytes i of product m; the same place in a stored tile.
+  // Byte offset of this lane's 16-byte chunk i of product m: the same in shared memory and in the
+  // stored tile (tile.h).
   __device__ static int chunk_offset(int i, int m) {
     constexpr int kProducts = T::kTileProducts;
     const int product = warp() * kMs;  // kMs == 1: may be a tile's second
@@ -183,21 +188,27 @@ class StepBlock {
     return reinterpret_cast<uint4*>(state() + chunk_offset(i, m));
   }
 
-  // The window, sub-window by sub-window. A sweep's end at multiples of eight, so that only a
-  // step's can cross a grid point.
+  // End of the sub-window that starts at `from`. A sweep's sub-windows end at multiples of eight,
+  // so only a step's can cross a grid point.
   __device__ int stop_of(int from) const {
     return min(end_, (T::kSweep ? from & ~(kColumns - 1) : from) + kColumns);
   }
-  // Each part stands here once or twice: more code would not fit the instruction cache.
+  // The window, sub-window by sub-window. Every stage is inlined here once or twice: more code
+  // would not fit the instruction cache.
+  //
+  // pending_    a fold to the write slot is due; it runs after the first preparation
+  // alone       the window reaches past base_ + B, so it needs the shared memory of the pending
+  //             interval: that fold runs first, and the window's ring rows are loaded after it
+  // from, stop  the positions of the prepared sub-window that have no output yet
+  // other       base of the second interval whose gates are prepared
+  // fetched     a sweep has already issued the loads of the next sub-window
   __device__ void walk() {
-    // A window beyond the next grid point needs the memory of the pending interval: that is folded
-    // before the window is prepared.
     bool alone = pending_ && end_ > base_ + kSlots;
     int from = start_, stop = start_, other = pending_ ? c_ : base_ + kSlots;
     bool prepared = false, fetched = false;
     do {
       if (!prepared || (from == stop && from < end_)) {
-        if (prepared) sync();
+        if (prepared) sync();  // all warps have read the previous sub-window's shared memory
         stop = alone ? from : stop_of(from);
         if (!prepared) {
           fetch_first(from, stop, other, alone);
@@ -215,7 +226,7 @@ class StepBlock {
         other = base_ + kSlots;
         if (alone) {
           alone = false;
-          sync();
+          sync();  // all warps have read the pending interval's rows
           load_window_ring();
           continue;
         }
@@ -229,19 +240,19 @@ class StepBlock {
         segment(from, to);
         from = to;
       }
-      // A sweep that ends at a grid point leaves its checkpoint.
+      // A sweep that ends at a grid point also folds there.
     } while (from < end_ || (T::kSweep && from == base_ + kSlots));
-    if constexpr (T::kTeam) {
-      if (team_.own >= 0) give_state();
+    if constexpr (T::kPersistent) {
+      if (consumer_.own >= 0) release_state();
     }
   }
 
   // ---- loads
 
-  // The first sub-window's inputs before the state, whose copy would hold them up; but what may be
-  // fetched before the kernel before this one ends does not wait for that.
+  // Loads the first sub-window's inputs before the state: the state's long copy would delay them.
+  // With `early`, what the previous kernel does not write is loaded before that kernel has ended.
   __device__ void fetch_first(int from, int to, int other, bool alone) {
-    const bool early = !T::kTeam && !T::kSweep && p_.early;
+    const bool early = !T::kPersistent && !T::kSweep && p_.early;
     if (early) load_first(alone);
     dependencies_wait();
     fetch(from, to, other);
@@ -253,8 +264,8 @@ class StepBlock {
     load_state();
   }
 
-  // The heads' constants come with the row: each would cost a latency later on. GDN's int8 kernel
-  // of single tokens has no registers to keep them in.
+  // Head constants are loaded with the row: later, each would cost a memory latency. GDN's int8
+  // single-token kernel loads them late because it has no registers to keep them in.
   static constexpr bool kConstantsLate = T::kInt8 && T::kSingle && !T::kMamba;
   __device__ void load_constants() {
     const int first_head = first_row_ / T::kValueDim;
@@ -271,13 +282,13 @@ class StepBlock {
   }
 
   __device__ uint8_t* state() const {
-    if constexpr (T::kTeam) {
-      return team_.state;
+    if constexpr (T::kPersistent) {
+      return consumer_.state;
     } else {
       return s_.state;
     }
   }
-  // Zero, of the lane's own chunks: no other reads them.
+  // Each lane clears its own chunks, which no other lane reads: no barrier needed.
   __device__ void zero_state() const {
     constexpr uint32_t kZero = T::kInt8 ? 0x80808080u : 0;
 #pragma unroll 1
@@ -295,17 +306,18 @@ class StepBlock {
               T::kStateBytes, &s_.barrier);
   }
 
-  // kTeam: takes a free state and starts its copy; -1 if none is free. By one thread.
-  __device__ int take_state() const;
-  // kTeam: now that it is needed.
-  __device__ void take_state_at_last() const;
-  __device__ void wait_team_state();
-  // kTeam: the part is done with its state.
-  __device__ void give_state();
+  // kPersistent: acquires a free state buffer and starts the copy into it; -1 if none is free.
+  // Called by one thread.
+  __device__ int acquire_state() const;
+  // kPersistent: waits for a free buffer, once the inputs are ready.
+  __device__ void acquire_state_late() const;
+  __device__ void wait_consumer_state();
+  // kPersistent: this warp no longer needs the state buffer.
+  __device__ void release_state();
 
   __device__ void load_state() {
-    if constexpr (T::kTeam) {
-      if (thread() == kTaker) s_.team.first_state = s_.team.state = take_state();
+    if constexpr (T::kPersistent) {
+      if (thread() == kFetchThread) s_.consumer.first_state = s_.consumer.state = acquire_state();
     } else if (c_ == 0) {
       zero_state();
     } else if (thread() == 0) {
@@ -326,13 +338,14 @@ class StepBlock {
     }
   }
 
-  // int8: scales of the block's rows.
+  // int8: fp32 scales of the block's rows.
   __device__ float* row_scales() const { return reinterpret_cast<float*>(s_.row_scale); }
 
-  // After the block's first barrier.
+  // The state is in shared memory. Only after the block's first barrier, which publishes the
+  // mbarrier.
   __device__ void wait_state() {
-    if constexpr (T::kTeam) {
-      wait_team_state();
+    if constexpr (T::kPersistent) {
+      wait_consumer_state();
     } else if (c_ != 0) {
       barrier_wait(&s_.barrier, 0);
     }
@@ -352,12 +365,12 @@ class StepBlock {
                                       ring_slot_ * a_.ring_value.slot_stride + first_row_);
   }
 
-  // The ring rows before the window, of its interval and the next.
+  // Loads the ring rows before the window, of its interval and of the next.
   __device__ void load_window_ring() {
     load_ring(base_, min(start_, base_ + kSlots));
     if (start_ > base_ + kSlots) load_ring(base_ + kSlots, start_);
   }
-  // The ring rows of positions [base, to) of the interval at `base`.
+  // Loads the ring rows of positions [base, to) of the interval at `base`.
   __device__ void load_ring(int base, int to) {
     const int n = to - base;
     const uint32_t first = ring_row(base);
@@ -374,6 +387,9 @@ class StepBlock {
     }
   }
 
+  // Starts 16-byte copies of n rows of kPieces pieces from ring row `first` on, round the ring's
+  // end. kThreads / kPieces rows at a time; the address advances by a constant, with no division
+  // per row.
   template <int kPieces>
   __device__ void copy_rows(uint16_t* to, int stride, const uint8_t* from, uint32_t row_bytes,
                             uint32_t first, int n) const {
@@ -391,6 +407,8 @@ class StepBlock {
   }
 
   // ---- prepare: what all warps share of the sub-window [from, to)
+
+  // other_base: base of the interval, beside that of from - 1, whose gates are prepared.
 
   __device__ void prepare_window(int from, int to, int other_base) {
     dependencies_wait();
@@ -411,27 +429,29 @@ class StepBlock {
     } else {
       prepare_gates(from, to, !T::kSweep);
     }
+    // Publishes keys, queries and gates (prepare_*) and the ring rows and scales (async copies).
     copies_wait();
     sync();
-    if constexpr (T::kTeam) {
-      if (from == start_) take_state_at_last();
+    if constexpr (T::kPersistent) {
+      if (from == start_) acquire_state_late();
     }
     if constexpr (T::kKda) {
       kda_operands(from, to);
       kda_scores(from, to);
-      sync();
+      sync();  // operands and scores
       if constexpr (T::kInt8) {
         kda_sums(from, to);
-        sync();
+        sync();  // sums
       }
     }
     if constexpr (T::kShare) {
       share_weights(from, to);
-      weights_stand_ = false;
+      weights_ready_ = false;
     }
   }
 
-  // The weights of the intervals that hold positions [from, to), a warp an interval and head.
+  // kShare: weights of the intervals that hold positions [from, to), one warp per interval and
+  // head. Published by the barrier in segment().
   __device__ void share_weights(int from, int to) const {
     const int n = from == to ? 0 : parity(from) == parity(to - 1) ? 1 : 2;
     for (int i = warp(); i < n * T::kHeads; i += T::kWarps) {
@@ -446,6 +466,7 @@ class StepBlock {
       }
     }
   }
+  // Weights of the warp's heads in the interval at base_: shared, or computed by the warp itself.
   __device__ void weights_of_warp(uint4 weights[T::kWeightSets][kGroups]) const {
 #pragma unroll
     for (int set = 0; set < T::kWeightSets; ++set) {
@@ -462,14 +483,16 @@ class StepBlock {
     }
   }
 
-  static constexpr int kPieces = T::kKeyDim / 8;      // of a vector, eight elements
-  static constexpr int kTurns = (kPieces + 15) / 16;  // of half a warp over a vector
+  // A half-warp prepares one key or query vector at a time, eight elements per lane and turn.
+  static constexpr int kPieces = T::kKeyDim / 8;      // 16-byte pieces of a vector
+  static constexpr int kTurns = (kPieces + 15) / 16;  // of a half-warp over a vector
   static constexpr int kHalfWarps = T::kThreads / 16;
-  static constexpr int kVectors =  // of a half-warp in a sub-window
+  static constexpr int kVectors =  // per half-warp and sub-window
       (2 * (T::kSingle ? 1 : kColumns) + kHalfWarps - 1) / kHalfWarps;
-  // Vector i of the half-warp: a key or a query. A warp has two of a kind at a time, so that it
-  // runs what that kind needs alone, and of each kind as many as the others; a window of one token
-  // has one of each. Mamba-2's warps but the first then go straight to the gates.
+  // Vector i of the half-warp: a key or a query. Both half-warps of a warp have the same kind at
+  // the same time, so there is no divergence, and all warps have equally many of each kind. A
+  // window of one token has one key and one query; Mamba-2's warps other than the first then skip
+  // to the gates.
   static constexpr bool kFirstWarpOnly = T::kSingle && T::kMamba;
   __device__ static bool is_key(int i) {
     return T::kSingle ? threadIdx.x / 16 % 2 == 0 : (warp() + i) % 2 == 0;
@@ -482,14 +505,14 @@ class StepBlock {
   static constexpr int kAlphas =
       T::kKda ? (kColumns * T::kKeyDim / 4 + T::kThreads - 1) / T::kThreads : 1;
 
-  // What a thread needs of a sub-window's activations, raw.
+  // A thread's share of a sub-window's raw activations, in registers between fetch() and prepare().
   struct Fetched {
-    uint32_t operand[kVectors][kTurns][4];  // of vector i
-    uint32_t value[T::kOwnColumns][kMs];    // v of the lane's columns, two bf16
-    // Of the lane, where the warp has a head: two intervals of 16 slots, or one of 32 and another.
+    uint32_t operand[kVectors][kTurns][4];  // vector i: eight bf16 per turn
+    uint32_t value[T::kOwnColumns][kMs];    // v: the lane's columns, two bf16 (its two rows)
+    // If the warp prepares a head: one slot per lane and entry, of two intervals.
     int gate_position[kGroups];
     float gate[kGroups], beta[kGroups];
-    float4 alpha[kAlphas];  // KDA: gates, four channels each
+    float4 alpha[kAlphas];  // KDA: raw gates, four channels each
   };
 
   __device__ int64_t token_of(int position) const { return token_ + (position - start_); }
@@ -499,11 +522,12 @@ class StepBlock {
                                     ring_row(position) * p_.gate_row_bytes) +
            head;
   }
-  // The block's head whose gates this warp prepares.
+  // Head, within the block, whose gates this warp prepares: the last warps, since the first have
+  // vectors to prepare.
   __device__ static int gate_head() { return T::kWarps - 1 - warp(); }
 
-  // Loads the sub-window [from, to), whose gates fill the intervals at the base of from - 1 (of
-  // base_ at first) and other_base.
+  // Loads the sub-window [from, to) into registers. Gates: of the interval of from - 1 (at first,
+  // of base_) and of the one at other_base; ring gates before the window, raw gates inside it.
   __device__ void fetch(int from, int to, int other_base) {
     const int lane = threadIdx.x % 16;
 #pragma unroll
@@ -558,7 +582,7 @@ class StepBlock {
     }
   }
 
-  // The lane's rows of 16-bit elements.
+  // Reads the lane's two rows per product from a row of 16-bit elements.
   __device__ void read_rows(const uint16_t* rows, uint32_t x[kMs]) const {
     if constexpr (T::kTileProducts == 2 && kMs > 1) {
 #pragma unroll
@@ -584,21 +608,22 @@ class StepBlock {
     }
   }
 
-  // A piece of a key into its slot, and the ring.
+  // Writes a 16-byte piece of a key to its shared row and to the ring. Only the first row block of
+  // a key head writes the ring.
   __device__ void write_key(int position, int piece, uint4 bits, bool to_ring) const {
     *reinterpret_cast<uint4*>(&s_.keys[key_row(position)][piece * 8]) = bits;
-    if (to_ring && part() == 0) {
+    if (to_ring && row_block() == 0) {
       *reinterpret_cast<uint4*>(ring_keys() +
                                 (ring_row(position) * p_.key_row_bytes + piece * 16)) = bits;
     }
   }
 
-  // The power of two of x > 0, its mantissa dropped.
+  // The largest power of two <= x, for x > 0.
   __device__ static float exponent_of_two(float x) {
     return __uint_as_float(__float_as_uint(x) & 0x7f800000u);
   }
 
-  // 1 / x of such a power; of 0, infinity.
+  // 1 / x for such a power; infinity for 0.
   __device__ static float inverse_of_two(float x) {
     return x > 0 ? __uint_as_float(0x7f000000u - __float_as_uint(x)) : INFINITY;
   }
@@ -606,6 +631,9 @@ class StepBlock {
   // ---- step_prepare.cuh
 
   __device__ void prepare_gates(int from, int to, bool to_ring);
+  __device__ static float unpack_vector(const uint32_t operand[kTurns][4], float x[kTurns][8]);
+  __device__ float store_vector(const float x[kTurns][8], bool key, bool exists, int position,
+                                int column, bool to_ring) const;
   __device__ void prepare_operands(int from, int to, bool to_ring);
 
   // ---- step_kda.cuh
@@ -621,6 +649,7 @@ class StepBlock {
 
   // ---- step_segment.cuh
 
+  // mma accumulators [rows x columns] by product: {S k, S q}; Mamba-2: {S C}.
   using Products = float[kMs][T::kMamba ? 1 : 2][4];
 
   __device__ void scores(int base, float key[2 * kGroups][2], float query[2 * kGroups][2]) const;
@@ -628,11 +657,17 @@ class StepBlock {
   __device__ void weigh(int base, int head, uint4 weights[kGroups]) const;
   __device__ void weigh_mamba(int base, int head, uint4 weights[kGroups]) const;
   __device__ void weigh_delta(int base, int head, uint4 weights[kGroups]) const;
+  __device__ void apply_gates(int from, int to, Products d, int position[2], bool valid[2]) const;
+  __device__ void store_values(const int position[2], const bool valid[2],
+                               const uint32_t mine[2][kMs]) const;
   __device__ void segment(int from, int to);
+  __device__ uint32_t operand_columns() const;
+  __device__ void product_step(int step, int m, uint4& a, const uint32_t* b, const float (*sums)[4],
+                               float (*d)[4], float (*low)[4]) const;
   __device__ void products(Products d) const;
   __device__ void product_tf32(float (*d)[4], float (*low)[4], const float x[4], uint32_t key,
                                uint32_t query) const;
-  // The interval's ring values as operands: of products, of groups of slots.
+  // The interval's ring values as mma A operands [rows x slots], by product and group of 16 slots.
   using SlotValues = uint32_t[kMs][kGroups][4];
   __device__ void load_slots(int n, SlotValues u) const;
   __device__ void substitute(int from, int to, const Products& constant,
@@ -653,8 +688,8 @@ class StepBlock {
   // ---- step_fold.cuh
 
   __device__ void fold(int base, bool pending);
-  // Parts of a 16-bit operand that the weighted ring values are split into: int8 rounds away what a
-  // second would hold; an fp32 checkpoint of bf16 values needs a third.
+  // Number of 16-bit parts that a weighted ring value is split into. int8 rounds away what a second
+  // part would hold; an fp32 checkpoint of bf16 values needs a third.
   static constexpr int kParts = T::kKda || T::kInt8                          ? 1
                                 : T::kMamba && T::kCheckpoint == DType::kF32 ? 3
                                                                              : 2;
@@ -670,11 +705,23 @@ class StepBlock {
   __device__ void fold_group(uint32_t keys, int first, const FoldOperand parts[],
                              const float decay[], uint8_t* slot) const;
   __device__ float interval_decay(int base, int m) const;
-  // The lane's columns of the unit matrix: a product with it brings fp16 numbers, or bytes that are
-  // made one, into fp32 sums.
+  // The lane's columns of the unit matrix as a B operand: a product with it widens fp16 numbers, or
+  // bytes made into fp16 numbers, into fp32 accumulators.
   __device__ static uint32_t unit_columns() {
     return 2 * c() == g() ? 0x3c00u : 2 * c() + 1 == g() ? 0x3c000000u : 0;
   }
+
+  // Parts of fold_int8().
+  static constexpr int kInt8ChunkBytes =
+      512 * T::kTileProducts;  // from chunk to chunk of a product
+  __device__ void int8_units(const WeightedValues weighted, float decay, const float* row_scale,
+                             bool first, float wanted[2], float unit[2], float factor[2],
+                             uint32_t above[2], float start[4]) const;
+  __device__ void int8_sums(uint32_t keys, uint32_t one, const uint8_t* chunks,
+                            const FoldOperand parts, const uint32_t above[2], const float start[4],
+                            uint32_t x[T::kSteps][4], float largest[2]) const;
+  __device__ bool int8_retry(bool first, const float largest[2], const float unit[2],
+                             const uint32_t above[2], float wanted[2]) const;
   __device__ void fold_int8(uint32_t keys, int base, int m, uint8_t* slot, float* scales);
 
   __device__ void count_saturated(int n) const {
@@ -686,19 +733,20 @@ class StepBlock {
   const StepParams& p_;
   const StepArgs& a_;
   StepShared<T>& s_;
-  [[no_unique_address]] std::conditional_t<T::kTeam, OwnTeam, Absent<7>> team_;
+  [[no_unique_address]] std::conditional_t<T::kPersistent, OwnConsumer, Absent<7>> consumer_;
+  // The batch row (grid.h), the same in all threads of a block.
   int read_slot_, write_slot_, ring_slot_;
-  int n_, c_, start_, end_;  // positions
-  int64_t token_;
-  int first_row_;
+  int n_, c_, start_, end_;     // positions: committed, checkpoint, the window [start_, end_)
+  int64_t token_;               // packed index of the token at start_
+  int first_row_;               // the block's first state row, counted over all heads
   float a_log_, dt_bias_;       // of the head whose gates the warp prepares
-  float skip_[T::kWeightSets];  // Mamba-2
-  bool pending_ = false;
-  int base_ = 0;                // the grid point of the interval in work
-  int sub_window_ = 0;          // first position of the sub-window
-  bool weights_stand_ = false;  // kShare: all warps may read them
-  Fetched fetched_;             // of the next sub-window
-  uint32_t value_[T::kOwnColumns][kMs];
+  float skip_[T::kWeightSets];  // Mamba-2: D of the warp's heads
+  bool pending_ = false;        // shared memory holds S at c_ = g(n) - B: a fold is due
+  int base_ = 0;                // grid point of the current interval (else S is at base_)
+  int sub_window_ = 0;          // first position of the prepared sub-window
+  bool weights_ready_ = false;  // kShare: published since the last share_weights()
+  Fetched fetched_;             // the next sub-window's activations
+  uint32_t value_[T::kOwnColumns][kMs];  // v of the prepared sub-window
 };
 
 }  // namespace replayssm::cuda

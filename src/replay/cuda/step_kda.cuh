@@ -1,12 +1,13 @@
-// Of StepBlock: what a decay per key channel changes (KDA). Decays enter the operands, not the
+// StepBlock's parts for KDA, which has a decay per key channel. Decays enter the operands, not the
 // sums: S (e^{G_t} z), k_j . (e^{G_t - G_j} z), and (e^{G_end - G_j} k_j) in folds. Every exponent
-// is a sum of log decays over (j, t], taken in one order, so none is a difference.
+// is a sum of log decays over (j, t], taken in one order; none is a difference, so none overflows.
 #pragma once
 
 #include "replay/cuda/step_block.cuh"
 
 namespace replayssm::cuda {
 
+// Raw gates of the sub-window into registers, four channels per thread and round.
 template <typename T>
 __device__ void StepBlock<T>::kda_fetch(int from, int to) {
   constexpr int kFours = T::kKeyDim / 4;
@@ -21,7 +22,7 @@ __device__ void StepBlock<T>::kda_fetch(int from, int to) {
   }
 }
 
-// Log decays of the sub-window into shared memory and the ring.
+// Log decays of the sub-window into kda.alpha and the ring; betas into gates.
 template <typename T>
 __device__ void StepBlock<T>::kda_gates(int from, int to, bool to_ring) {
   constexpr int kFours = T::kKeyDim / 4;
@@ -59,7 +60,7 @@ __device__ void StepBlock<T>::kda_gates(int from, int to, bool to_ring) {
   }
 }
 
-// e^{G_t} k_t and e^{G_t} q_t of the sub-window, a thread a channel.
+// kda.operands: e^{G_t} k_t and e^{G_t} q_t of the sub-window, one thread per channel.
 template <typename T>
 __device__ void StepBlock<T>::kda_operands(int from, int to) {
   for (int channel = threadIdx.x; channel < T::kKeyDim; channel += T::kThreads) {
@@ -79,7 +80,7 @@ __device__ void StepBlock<T>::kda_operands(int from, int to) {
   }
 }
 
-// int8: sums of the operands, half a warp a vector.
+// int8: sums of the operands over the keys, one half-warp per vector.
 template <typename T>
 __device__ void StepBlock<T>::kda_sums(int from, int to) {
   const int lane = threadIdx.x % 16;
@@ -96,7 +97,8 @@ __device__ void StepBlock<T>::kda_sums(int from, int to) {
   }
 }
 
-// Scores of the sub-window's tokens with the slots of their intervals: eight lanes a slot.
+// kda.scores: k_j . (e^{G_t - G_j} k_t) and with q_t, of the sub-window's tokens t with the slots j
+// of their intervals. Eight lanes per slot.
 template <typename T>
 __device__ void StepBlock<T>::kda_scores(int from, int to) {
   constexpr int kLanes = 8, kChannels = T::kKeyDim / kLanes;
@@ -139,8 +141,8 @@ __device__ void StepBlock<T>::kda_scores(int from, int to) {
   }
 }
 
-// The keys of a fold with their decay to the interval's end, as sums of two fp16; the decay of the
-// whole interval.
+// kda.fold_keys: the interval's keys with their decay to its end, as a sum of two fp16; kda.decay:
+// the decay of the whole interval. Barriers before (earlier readers) and after (publishes).
 template <typename T>
 __device__ void StepBlock<T>::kda_fold_keys(int base) {
   __syncthreads();

@@ -1,15 +1,19 @@
-// Of StepBlock: the positions of one grid interval that a sub-window holds.
+// StepBlock::segment() and its parts: outputs of the positions of one grid interval that the
+// current sub-window holds.
 #pragma once
 
 #include "replay/cuda/step_block.cuh"
 
 namespace replayssm::cuda {
 
-// GDN: dots of the columns with the keys of the interval's slots. Lane 4 g + c: column g, slots
-// 8 j + 2c and 8 j + 2c+1 in [j].
+// GDN: dot products of the window's keys and queries (mma rows) with the ring keys of the interval
+// (mma columns), fp16 operands, fp32 sums. Result of lane 4 g + c: column g, slots 8 j + 2c and
+// 8 j + 2c+1 in [j].
 template <typename T>
 __device__ void StepBlock<T>::scores(int base, float key[2 * kGroups][2],
                                      float query[2 * kGroups][2]) const {
+  // ldmatrix: lane l gives the address of row l % 8 of matrix l / 8. Ring keys: matrices {slots
+  // 0..7, 8..15} x {first, second eight key dims} of a group; columns: {keys, queries} likewise.
   const int lane = threadIdx.x % 32;
   const int column = T::kSingle ? 0 : lane % 8, matrix = lane / 8;
   uint32_t keys[kGroups];
@@ -24,7 +28,7 @@ __device__ void StepBlock<T>::scores(int base, float key[2 * kGroups][2],
                                      : &s_.queries[column][matrix / 2 * 8]);
 #pragma unroll
   for (int step = 0; step < T::kSteps; ++step) {
-    uint32_t z[4];  // {keys, queries} of the step's first eight keys, then its second
+    uint32_t z[4];  // {keys, queries} over the step's first eight key dims, then its second eight
     load_matrices(z, columns + step * 32);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -36,6 +40,7 @@ __device__ void StepBlock<T>::scores(int base, float key[2 * kGroups][2],
       }
     }
   }
+  // Rows 0..7 of d are the keys' scores, rows 8..15 the queries'.
 #pragma unroll
   for (int j = 0; j < 2 * kGroups; ++j) {
 #pragma unroll
@@ -46,7 +51,9 @@ __device__ void StepBlock<T>::scores(int base, float key[2 * kGroups][2],
   }
 }
 
-// Mamba-2: of queries alone. Lane 4 g + c: slot 8 j + g, columns 2c and 2c+1 in [j].
+// Mamba-2: scores of the queries (C) alone; the ring keys are the mma rows, which halves the number
+// of products. Result of lane 4 g + c: slot 8 j + g, columns 2c and 2c+1 in [j]; weigh_mamba()
+// transposes.
 template <typename T>
 __device__ void StepBlock<T>::scores(int base, float query[2 * kGroups][2]) const {
   const int lane = threadIdx.x % 32;
@@ -79,23 +86,90 @@ __device__ void StepBlock<T>::scores(int base, float query[2 * kGroups][2]) cons
   }
 }
 
-// S z of the warp's tile, before scales.
+// ldmatrix address of the lane's row of the operands z of step 0. One load gives {k b0, k b1, q b0,
+// q b1} of one step; Mamba-2: {q b0, q b1} of two steps.
+template <typename T>
+__device__ __forceinline__ uint32_t StepBlock<T>::operand_columns() const {
+  const int lane = threadIdx.x % 32;
+  const int column = T::kSingle ? 0 : lane % 8, matrix = lane / 8;
+  if constexpr (T::kMamba) {
+    return shared_address(&s_.queries[column][matrix * 8]);
+  } else if constexpr (T::kKda) {
+    return shared_address(&s_.kda.operands[matrix / 2][column][matrix % 2 * 8]);
+  } else {
+    return shared_address(matrix < 2 ? &s_.keys[key_row(position_of(column))][matrix % 2 * 8]
+                                     : &s_.queries[column][matrix % 2 * 8]);
+  }
+}
+
+// d = sums + one step (16 keys) of S z for product m. a: the lane's state chunk, kept from step to
+// step where a chunk holds two steps. b: the step's operands. low: see product_tf32().
+//
+//   fp16  the stored chunk is the A operand
+//   int8  each byte becomes the fp16 number 1024 + byte: 0x64 is put above it
+//   fp32, bf16  by TF32, in two halves of eight keys
+template <typename T>
+__device__ __forceinline__ void StepBlock<T>::product_step(int step, int m, uint4& a,
+                                                           const uint32_t* b,
+                                                           const float (*sums)[4], float (*d)[4],
+                                                           float (*low)[4]) const {
+  constexpr int kTilesN = T::kMamba ? 1 : 2;
+  if constexpr (T::kCheckpoint == DType::kF16) {
+    a = *chunk(step, m);
+#pragma unroll
+    for (int n = 0; n < kTilesN; ++n) {
+      mma_f16(d[n], a.x, a.y, a.z, a.w, b[2 * n], b[2 * n + 1], sums[n]);
+    }
+  } else if constexpr (T::kInt8) {
+    if (step % 2 == 0) a = *chunk(step / 2, m);
+    const uint32_t first = step % 2 == 0 ? a.x : a.z;
+    const uint32_t second = step % 2 == 0 ? a.y : a.w;
+    const uint32_t x[4] = {
+        __byte_perm(first, 0x64646464u, 0x4140), __byte_perm(first, 0x64646464u, 0x4342),
+        __byte_perm(second, 0x64646464u, 0x4140), __byte_perm(second, 0x64646464u, 0x4342)};
+#pragma unroll
+    for (int n = 0; n < kTilesN; ++n) {
+      mma_f16(d[n], x[0], x[1], x[2], x[3], b[2 * n], b[2 * n + 1], sums[n]);
+    }
+  } else {
+    if (step == 0) {
+#pragma unroll
+      for (int n = 0; n < kTilesN; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) d[n][e] = 0;
+      }
+    }
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      float x[4];
+      if constexpr (T::kCheckpoint == DType::kF32) {
+        const float4 four = *reinterpret_cast<const float4*>(chunk(2 * step + pair, m));
+        x[0] = four.x;
+        x[1] = four.y;
+        x[2] = four.z;
+        x[3] = four.w;
+      } else {
+        if (pair == 0) a = *chunk(step, m);
+        const float2 first = unpack_bf16(pair == 0 ? a.x : a.z);
+        const float2 second = unpack_bf16(pair == 0 ? a.y : a.w);
+        x[0] = first.x;
+        x[1] = second.x;
+        x[2] = first.y;
+        x[3] = second.y;
+      }
+      product_tf32(d, low, x, b[pair], T::kMamba ? 0 : b[2 + pair]);
+    }
+  }
+}
+
+// d = S z for the warp's rows and the sub-window's columns, z the keys and queries (Mamba-2: C),
+// before row and column scales.
 template <typename T>
 __device__ void StepBlock<T>::products(Products d) const {
   constexpr int kTilesN = T::kMamba ? 1 : 2;
-  const int lane = threadIdx.x % 32;
-  const int column = T::kSingle ? 0 : lane % 8, matrix = lane / 8;
-  // z: of one step {k b0, k b1, q b0, q b1}; Mamba-2: of two steps {q b0, q b1}.
-  uint32_t columns;
-  if constexpr (T::kMamba) {
-    columns = shared_address(&s_.queries[column][matrix * 8]);
-  } else if constexpr (T::kKda) {
-    columns = shared_address(&s_.kda.operands[matrix / 2][column][matrix % 2 * 8]);
-  } else {
-    columns = shared_address(matrix < 2 ? &s_.keys[key_row(position_of(column))][matrix % 2 * 8]
-                                        : &s_.queries[column][matrix % 2 * 8]);
-  }
-  // What the sums start from. int8's operands are 1152 above their values.
+  const uint32_t columns = operand_columns();
+  // Initial sums. A stored int8 byte is q + 128 and enters as 1024 + 128 + q, so the sums start at
+  // -1152 times the column's sum.
   float start[kTilesN][4] = {};
   if constexpr (T::kInt8) {
 #pragma unroll
@@ -107,7 +181,7 @@ __device__ void StepBlock<T>::products(Products d) const {
   }
   uint32_t z[4];
   uint4 a[kMs];
-  // fp32: sums of what tf32 leaves out, chains of their own.
+  // fp32: sums of the bits that TF32 drops, in accumulators of their own: shorter chains.
   float low[kMs][kTilesN][4] = {};
 #pragma unroll
   for (int step = 0; step < T::kSteps; ++step) {
@@ -119,54 +193,7 @@ __device__ void StepBlock<T>::products(Products d) const {
     const uint32_t* b = T::kMamba ? z + step % 2 * 2 : z;
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
-      const float(*sums)[4] = step == 0 ? start : d[m];
-      if constexpr (T::kCheckpoint == DType::kF16) {
-        a[m] = *chunk(step, m);
-#pragma unroll
-        for (int n = 0; n < kTilesN; ++n) {
-          mma_f16(d[m][n], a[m].x, a[m].y, a[m].z, a[m].w, b[2 * n], b[2 * n + 1], sums[n]);
-        }
-      } else if constexpr (T::kInt8) {
-        if (step % 2 == 0) a[m] = *chunk(step / 2, m);
-        const uint32_t first = step % 2 == 0 ? a[m].x : a[m].z;
-        const uint32_t second = step % 2 == 0 ? a[m].y : a[m].w;
-        // 0x64 above a byte is 1024 + byte in fp16.
-        const uint32_t x[4] = {
-            __byte_perm(first, 0x64646464u, 0x4140), __byte_perm(first, 0x64646464u, 0x4342),
-            __byte_perm(second, 0x64646464u, 0x4140), __byte_perm(second, 0x64646464u, 0x4342)};
-#pragma unroll
-        for (int n = 0; n < kTilesN; ++n) {
-          mma_f16(d[m][n], x[0], x[1], x[2], x[3], b[2 * n], b[2 * n + 1], sums[n]);
-        }
-      } else {
-        if (step == 0) {
-#pragma unroll
-          for (int n = 0; n < kTilesN; ++n) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) d[m][n][e] = 0;
-          }
-        }
-#pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-          float x[4];
-          if constexpr (T::kCheckpoint == DType::kF32) {
-            const float4 four = *reinterpret_cast<const float4*>(chunk(2 * step + pair, m));
-            x[0] = four.x;
-            x[1] = four.y;
-            x[2] = four.z;
-            x[3] = four.w;
-          } else {
-            if (pair == 0) a[m] = *chunk(step, m);
-            const float2 low = unpack_bf16(pair == 0 ? a[m].x : a[m].z);
-            const float2 high = unpack_bf16(pair == 0 ? a[m].y : a[m].w);
-            x[0] = low.x;
-            x[1] = high.x;
-            x[2] = low.y;
-            x[3] = high.y;
-          }
-          product_tf32(d[m], low[m], x, b[pair], T::kMamba ? 0 : b[2 + pair]);
-        }
-      }
+      product_step(step, m, a[m], b, step == 0 ? start : d[m], d[m], low[m]);
     }
   }
   if constexpr (T::kCheckpoint == DType::kF32) {
@@ -181,8 +208,9 @@ __device__ void StepBlock<T>::products(Products d) const {
   }
 }
 
-// Eight keys of fp32 or bf16 by products of tf32; what fp32 has beyond its first 11 bits goes to
-// `low`. key, query: the columns' fp16 pair (Mamba-2: `key` is the only one).
+// d += eight keys of an fp32 or bf16 state by TF32 products. TF32 keeps 11 significant bits; of an
+// fp32 state the rest goes to `low` by a second product, so 22 bits are kept. key, query: the
+// columns' fp16 pairs (Mamba-2: only `key`).
 template <typename T>
 __device__ void StepBlock<T>::product_tf32(float (*d)[4], float (*low)[4], const float x[4],
                                            uint32_t key, uint32_t query) const {
@@ -202,7 +230,8 @@ __device__ void StepBlock<T>::product_tf32(float (*d)[4], float (*low)[4], const
   }
 }
 
-// The interval's ring values of the first n slots as operands [rows x slots], zero in the others.
+// The interval's first n ring values as A operands [rows x slots]. The other slots are exact zeros:
+// their memory is not read, since it may hold NaN.
 template <typename T>
 __device__ void StepBlock<T>::load_slots(int n, SlotValues u) const {
 #pragma unroll
@@ -215,6 +244,8 @@ __device__ void StepBlock<T>::load_slots(int n, SlotValues u) const {
       for (int m = 0; m < kMs; ++m) x[i][m] = 0;
       if (slot < n) read_rows(s_.values[interval_row(base_) + slot], x[i]);
     }
+    // A word of a ring row holds the lane's two state rows; a word of the operand holds two slots
+    // of one row. So the words of two slots are exchanged by halves.
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
 #pragma unroll
@@ -226,8 +257,10 @@ __device__ void StepBlock<T>::load_slots(int n, SlotValues u) const {
   }
 }
 
-// The u of the token in a slot: its column of  constant + B u. kOdd: an odd slot; holds: whether
-// the lane holds the slot, and in which eight.
+// u of one token: its column of  constant + u weights  over all slots, the slots not yet computed
+// being zero. The result goes into the operand `u`, for the tokens after it. The token's column and
+// its slot in the operand belong to the same lane, so nothing moves between lanes. kOdd: its slot
+// is odd; holds[i]: this lane holds the slot, in eight i.
 template <typename T>
 template <int kOdd>
 __device__ void StepBlock<T>::substitute_one(const bool holds[2 * kGroups],
@@ -245,6 +278,7 @@ __device__ void StepBlock<T>::substitute_one(const bool holds[2 * kGroups],
       const uint32_t* a = u[m][group];
       mma_f16(d, a[0], a[1], a[2], a[3], weights[group].x, weights[group].y);
     }
+    // Rounded to the ring's dtype before it enters any sum (saturating, rows g and g+8).
     const uint32_t x = pack_half_finite(d[kColumn], d[2 + kColumn]);
     constexpr uint32_t kLow = kOdd ? 0x5410 : 0x3254, kHigh = kOdd ? 0x7610 : 0x3276;
 #pragma unroll
@@ -259,11 +293,13 @@ __device__ void StepBlock<T>::substitute_one(const bool holds[2 * kGroups],
   }
 }
 
-// GDN: u of the tokens at [from, to), one after another.
+// GDN: u of the tokens at [from, to), one after another: u_t depends on u_j for all j < t.
 template <typename T>
 __device__ void StepBlock<T>::substitute(int from, int to, const Products& constant,
                                          const uint4 weights[kGroups], SlotValues u,
                                          uint32_t mine[2][kMs]) const {
+  // A register of the operand holds an even slot and the odd one after it, so tokens are taken in
+  // pairs: the lane that holds a pair is found once.
   bool holds[2 * kGroups];
   const auto look = [&](int slot) {
     const bool own = c() == slot % 8 / 2;
@@ -287,8 +323,8 @@ __device__ void StepBlock<T>::substitute(int from, int to, const Products& const
   }
 }
 
-// The lane's own ring values of the window: counts those that reached fp16's largest. True if one
-// in the warp's tile is infinite or NaN.
+// Checks the lane's new ring values: counts those that saturated at fp16's largest number. Returns
+// true in the whole warp if one of its values is infinite or NaN.
 template <typename T>
 __device__ bool StepBlock<T>::watch(const bool valid[2], const uint32_t mine[2][kMs]) const {
   uint32_t largest = 0;
@@ -313,8 +349,9 @@ __device__ bool StepBlock<T>::watch(const bool valid[2], const uint32_t mine[2][
   return __any_sync(kFull, bad);
 }
 
-// y <- y + w u by token, each over no slots but those it may see: zero weights do not keep an
-// infinity or NaN of a later draft away. Rare, so slow.
+// y += weights u, token by token, with the slots that the token must not see masked in the operand.
+// Needed when a ring value is infinite or NaN: 0 * NaN is NaN, so a zero weight does not protect a
+// token from a later draft. Rare, so not fast.
 template <typename T>
 __device__ void StepBlock<T>::outputs_apart(int from, int to,
                                             const uint4 weights[T::kWeightSets][kGroups],
@@ -326,7 +363,7 @@ __device__ void StepBlock<T>::outputs_apart(int from, int to,
     const int column = T::kSingle ? 0 : position & (kColumns - 1);
 #pragma unroll
     for (int m = 0; m < kMs; ++m) {
-      uint32_t seen[kGroups][4];
+      uint32_t seen[kGroups][4];  // u with the slots after `own` cleared
 #pragma unroll
       for (int i = 0; i < 4 * kGroups; ++i) {
         const int slot = 2 * c() + i / 2 * 8;
@@ -346,6 +383,7 @@ __device__ void StepBlock<T>::outputs_apart(int from, int to,
   }
 }
 
+// y += weights u for one product. Mamba-2's weights come in two bf16 parts.
 template <typename T>
 __device__ void StepBlock<T>::add_outputs(float y[4], const uint32_t u[kGroups][4],
                                           const uint4 weights[kGroups]) const {
@@ -362,12 +400,14 @@ __device__ void StepBlock<T>::add_outputs(float y[4], const uint32_t u[kGroups][
   }
 }
 
+// v (Mamba-2: x) of the lane's column j, product m, row `half`.
 template <typename T>
 __device__ float StepBlock<T>::value_of(int j, int m, int half) const {
   const float2 two = unpack_bf16(value_[j][m]);
   return half == 0 ? two.x : two.y;
 }
 
+// y of one token: the lane's rows, rounded to bf16.
 template <typename T>
 __device__ void StepBlock<T>::write_output(int position, const float y[kMs][2]) const {
   uint32_t bits[kMs];
@@ -378,8 +418,9 @@ __device__ void StepBlock<T>::write_output(int position, const float y[kMs][2]) 
       bits);
 }
 
-// Scores with their decay, of the interval at `base` and one of the block's heads, as operands
-// [slots x columns]. GDN and KDA: of u, of y; Mamba-2: of y, and what 16 bits lost of it.
+// Scores times decay, of the interval at `base` and one head of the block, as B operands [slots x
+// columns]. x, y: weights of u (GDN, KDA) or of y (Mamba-2); z, w: weights of y, or the part of
+// Mamba-2's that 16 bits lost. A slot that the column's token must not see gets an exact zero.
 template <typename T>
 __device__ void StepBlock<T>::weigh(int base, int head, uint4 weights[kGroups]) const {
   if constexpr (T::kMamba) {
@@ -389,11 +430,15 @@ __device__ void StepBlock<T>::weigh(int base, int head, uint4 weights[kGroups]) 
   }
 }
 
+// w_j = dt_j e^{a_t - a_j} (B_j . C_t) for j <= t. The difference of two prefix sums is taken in
+// high and low parts (prepare_gates()).
 template <typename T>
 __device__ void StepBlock<T>::weigh_mamba(int base, int head, uint4 weights[kGroups]) const {
   float score[2 * kGroups][2];
   scores(base, score);
   const int p = parity(base);
+  // own: the column's token as a slot of this interval. For a token of another interval it is
+  // outside [0, kSlots); segment() does not use such a column.
   float2 own_decay[2];
   float factor[2];
   int own[2];
@@ -416,6 +461,8 @@ __device__ void StepBlock<T>::weigh_mamba(int base, int head, uint4 weights[kGro
       w[e] = exp_fast((own_decay[e].x - decay.x) + (own_decay[e].y - decay.y)) * dt;
       w[e] = slot <= own[e] ? w[e] * factor[e] * score[j][e] : 0.0f;
     }
+    // [slots x columns] as computed is transposed to the operand; the second part keeps what bf16
+    // lost of the first.
     const uint32_t bits = pack_bf16(w[0], w[1]);
     const float2 top = unpack_bf16(bits);
     first[j] = transposed(bits);
@@ -428,6 +475,8 @@ __device__ void StepBlock<T>::weigh_mamba(int base, int head, uint4 weights[kGro
   }
 }
 
+// GDN: of u  -beta_t e^{G_t - G_j} (k_j . k_t) for j < t; of y  e^{G_t - G_j} (k_j . q_t) for j <=
+// t. KDA's scores already hold their decay.
 template <typename T>
 __device__ void StepBlock<T>::weigh_delta(int base, int head, uint4 weights[kGroups]) const {
   float key_score[2 * kGroups][2], query_score[2 * kGroups][2];
@@ -463,29 +512,14 @@ __device__ void StepBlock<T>::weigh_delta(int base, int head, uint4 weights[kGro
   }
 }
 
-// Positions [from, to) of the interval at base_.
+// Scales the state products of the lane's columns: the parts of y and u that come from the
+// checkpoint. Query accumulators become  e^{G_t} (S q_t)  (Mamba-2: plus D x_t); key accumulators
+// become  beta_t (v_t - e^{G_t} S k_t),  which is u_t without the ring's part.
 template <typename T>
-__device__ void StepBlock<T>::segment(int from, int to) {
-  const int p = parity(base_);
-  uint4 weights[T::kWeightSets][kGroups];
-  if constexpr (!T::kShare) weights_of_warp(weights);
-  wait_state();
-  Products d;
-  products(d);
-  if constexpr (T::kTeam) {
-    if (to == end_) give_state();
-  }
-  if constexpr (T::kShare) {
-    // Only now: the products of other warps hide the work of those that weigh.
-    if (!weights_stand_) sync();
-    weights_stand_ = true;
-    weights_of_warp(weights);
-  }
-
-  // The lane's columns: what the checkpoint gives.
+__device__ __forceinline__ void StepBlock<T>::apply_gates(int from, int to, Products d,
+                                                          int position[2], bool valid[2]) const {
   constexpr int kQuery = T::kMamba ? 0 : 1;
-  int position[2];
-  bool valid[2];
+  const int p = parity(base_);
 #pragma unroll
   for (int j = 0; j < T::kOwnColumns; ++j) {
     position[j] = position_of(2 * c() + j);
@@ -511,9 +545,58 @@ __device__ void StepBlock<T>::segment(int from, int to) {
       }
     }
   }
+}
+
+// Writes the lane's new ring values to the shared rows of the interval (for folds and later
+// sub-windows; read by this warp only) and to the ring.
+template <typename T>
+__device__ __forceinline__ void StepBlock<T>::store_values(const int position[2],
+                                                           const bool valid[2],
+                                                           const uint32_t mine[2][kMs]) const {
+#pragma unroll
+  for (int j = 0; j < T::kOwnColumns; ++j) {
+    if (!valid[j]) continue;
+    if constexpr (T::kMamba || !T::kSingle) {
+      write_rows(s_.values[interval_row(base_) + slot_of(position[j])], mine[j]);
+    }
+    // A sweep leaves only the last interval's rows in the ring.
+    if (T::kSweep && position[j] < (end_ & ~(kSlots - 1))) continue;
+    write_rows(
+        reinterpret_cast<uint16_t*>(ring_values() + ring_row(position[j]) * p_.value_row_bytes),
+        mine[j]);
+  }
+}
+
+// y, u and the ring values of positions [from, to), all in the interval at base_. Order:
+//   1. weights (unless shared) while the state's copy is in flight
+//   2. wait for the state; products S z
+//   3. kShare: barrier, then the shared weights. The barrier is here and not earlier so that other
+//      warps' products hide the work of the warps that computed the weights
+//   4. the checkpoint's part of y and u; GDN and KDA: u of each token in turn
+//   5. new ring values to shared memory and the ring; y = the checkpoint's part + weights u
+template <typename T>
+__device__ void StepBlock<T>::segment(int from, int to) {
+  uint4 weights[T::kWeightSets][kGroups];
+  if constexpr (!T::kShare) weights_of_warp(weights);
+  wait_state();
+  Products d;
+  products(d);
+  if constexpr (T::kPersistent) {
+    if (to == end_) release_state();  // nothing reads the state after the window's last products
+  }
+  if constexpr (T::kShare) {
+    if (!weights_ready_) sync();
+    weights_ready_ = true;
+    weights_of_warp(weights);
+  }
+
+  constexpr int kQuery = T::kMamba ? 0 : 1;
+  int position[2];
+  bool valid[2];
+  apply_gates(from, to, d, position, valid);
 
   SlotValues u;
-  uint32_t mine[2][kMs] = {};
+  uint32_t mine[2][kMs] = {};  // the lane's new ring values
   if constexpr (T::kMamba) {
 #pragma unroll
     for (int j = 0; j < T::kOwnColumns; ++j) {
@@ -526,18 +609,9 @@ __device__ void StepBlock<T>::segment(int from, int to) {
     load_slots(from - base_, u);
     substitute(from, to, d, weights[0], u, mine);
   }
-#pragma unroll
-  for (int j = 0; j < T::kOwnColumns; ++j) {
-    if (!valid[j]) continue;
-    if constexpr (T::kMamba || !T::kSingle) {
-      write_rows(s_.values[interval_row(base_) + slot_of(position[j])], mine[j]);
-    }
-    if (T::kSweep && position[j] < (end_ & ~(kSlots - 1))) continue;
-    write_rows(
-        reinterpret_cast<uint16_t*>(ring_values() + ring_row(position[j]) * p_.value_row_bytes),
-        mine[j]);
-  }
-  __syncwarp();
+  store_values(position, valid, mine);
+  __syncwarp();  // publishes the shared rows within the warp
+  // GDN and KDA have u complete in registers; Mamba-2 loads x of the window with the ring's.
   if constexpr (T::kMamba) load_slots(to - base_, u);
 
   if (watch(valid, mine)) {

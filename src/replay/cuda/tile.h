@@ -1,14 +1,14 @@
 // The private layout of a checkpoint: tiles of state rows, each in the order in which a warp's
-// lanes take it as operands of the tensor cores.
+// lanes load it as tensor-core operands.
 //
-// State rows are counted over all heads: row = head * value_dim + value. A tile is 32 rows, the
-// operands of two products, or 16, of one, where heads end inside tiles of 32. [rows, key_dim] is
+// State rows are counted over all heads: row = head * value_dim + value. A tile is 32 rows (two
+// products), or 16 (one product) if heads would end inside tiles of 32. [rows, key_dim] is
 // stored as [chunk][m][lane][16 bytes]: of product m (16 rows), lane 4 g + c holds the rows
 // (g, half 0) and (g, half 1) and of each step of 16 keys the pairs {2c, 2c+1} and {2c+8, 2c+9}:
 //   16-bit types  [pair][half][key of the pair]; a chunk is a step: the operand's four registers
 //   int8          the same, two steps in a chunk
 //   fp32          [key of the pair][half]; a chunk is one pair of a step
-// A warp reads and writes 512 contiguous bytes a request.
+// A warp reads and writes 512 contiguous bytes per request.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace replayssm::cuda {
 inline constexpr int kStepKeys = 16;     // keys of one tensor-core product
 inline constexpr int kProductRows = 16;  // its state rows
 
-// Products of a tile. The rows of a lane are neighbours: four of two products, two of one.
+// Products per tile. A lane's rows are neighbours: four with two products, two with one.
 REPLAYSSM_HOST_DEVICE constexpr int tile_products(int value_dim) {
   return value_dim % (2 * kProductRows) == 0 ? 2 : 1;
 }
@@ -36,7 +36,7 @@ REPLAYSSM_HOST_DEVICE constexpr int tile_row(int products, int g, int m, int hal
   return products * 2 * g + 2 * m + half;
 }
 
-// Where element (row, key) of a slot stands.
+// Index of element (row, key) in a slot.
 REPLAYSSM_HOST_DEVICE constexpr int64_t stored_index(DType checkpoint, int value_dim, int key_dim,
                                                      int64_t row, int key) {
   const int products = tile_products(value_dim), rows = products * kProductRows;

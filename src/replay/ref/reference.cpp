@@ -136,7 +136,7 @@ std::vector<double> GridReplay::append(const TokenInputs& inputs) {
   if (!rows_.empty()) {
     for (size_t i = 0; i < row.log_decay.size(); ++i) row.log_decay[i] += rows_.back().log_decay[i];
   }
-  RingRow start;  // the checkpoint stands before the interval's first token: its prefix sum is zero
+  RingRow start;  // the checkpoint precedes the interval's first token: its prefix sum is zero
   start.log_decay.assign(row.log_decay.size(), 0.0);
 
   std::vector<double> y(static_cast<size_t>(p.n_heads) * p.value_dim);

@@ -78,7 +78,7 @@ TEST(MoeCuda, TiesGoToTheLowerExpert) {
   }
 }
 
-// Choices of n_tokens, and where they stand once sorted.
+// Choices of n_tokens, and their rows once sorted.
 struct Sorted {
   Sorted(const Device& device, int64_t n_tokens, int32_t k, int32_t n, uint32_t seed)
       : top_k(k),
@@ -169,7 +169,7 @@ TEST(MoeCuda, SpreadsSumsAndGates) {
   }
 }
 
-// Sums with the norm of what comes next have the bits of the two kernels that they stand for.
+// Sums with the norm of what comes next have the bits of the two kernels that they replace.
 TEST(MoeCuda, SumsThenNorms) {
   const Device device;
   const CudaContext& context = device.context();

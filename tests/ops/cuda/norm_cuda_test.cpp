@@ -41,7 +41,7 @@ TEST(NormCuda, RmsMatchesReference) {
   }
 }
 
-// The fused kernel has the bits of the two that it stands for; chosen rows those of all rows; and a
+// The fused kernel has the bits of the two that it replaces; chosen rows those of all rows; and a
 // row in pieces those of a row at odd places.
 TEST(NormCuda, FusedAndGatheredHaveTheSameBits) {
   const Device device;

@@ -91,7 +91,7 @@ TEST(SampleCuda, BadLogits) {
   }
 }
 
-// The drawn law against the exact one, by chi-square over the tokens worth a bin.
+// The drawn distribution against the exact one, by chi-square over the tokens worth a bin.
 TEST(SampleCuda, LawAfterEachFilter) {
   const Device device;
   const int64_t n_vocab = 333, n = 8000;
@@ -106,7 +106,8 @@ TEST(SampleCuda, LawAfterEachFilter) {
       SCOPED_TRACE(::testing::Message()
                    << "temperature " << params.temperature << " top_k " << params.top_k << " top_p "
                    << params.top_p << " min_p " << params.min_p);
-      const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+      const std::vector<double> distribution =
+          ref::sample_distribution(logits.data(), n_vocab, params);
       const Drawn got = draw(device.context(), logits, params, first_positions(n));
       std::vector<int> counts(static_cast<size_t>(n_vocab));
       for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
@@ -116,9 +117,9 @@ TEST(SampleCuda, LawAfterEachFilter) {
       }
       double chi = 0.0, rest_expected = 0.0, rest_seen = 0.0;
       int bins = 0;
-      for (size_t t = 0; t < law.size(); ++t) {
-        const double expected = law[t] * static_cast<double>(n);
-        if (law[t] == 0.0) {
+      for (size_t t = 0; t < distribution.size(); ++t) {
+        const double expected = distribution[t] * static_cast<double>(n);
+        if (distribution[t] == 0.0) {
           ASSERT_EQ(counts[t], 0) << "token " << t;
         } else if (expected < 10.0) {
           rest_expected += expected;
@@ -137,7 +138,8 @@ TEST(SampleCuda, LawAfterEachFilter) {
   }
 }
 
-// Draw by draw on a large vocabulary: the token is the one whose interval of the law holds u.
+// Draw by draw on a large vocabulary: the token is the one whose interval of the distribution holds
+// u.
 TEST(SampleCuda, LargeVocabularyKeepsExactlyTheLawsTokens) {
   const Device device;
   const int64_t n_vocab = 20000;
@@ -147,17 +149,18 @@ TEST(SampleCuda, LargeVocabularyKeepsExactlyTheLawsTokens) {
          {SamplerParams{1.0f, 0, 1.0f, 0.0f, 1}, SamplerParams{1.0f, 50, 1.0f, 0.0f, 2},
           SamplerParams{0.7f, 0, 0.9f, 0.0f, 3}, SamplerParams{1.0f, 0, 1.0f, 0.3f, 4},
           SamplerParams{1.0f, 5000, 0.95f, 0.01f, 5}}) {
-      const std::vector<double> law = ref::sample_law(logits.data(), n_vocab, params);
+      const std::vector<double> distribution =
+          ref::sample_distribution(logits.data(), n_vocab, params);
       const Drawn got = draw(device.context(), logits, params, first_positions(40));
       for (int64_t position = 0; position < 40; ++position) {
         const auto token = static_cast<size_t>(got.tokens[static_cast<size_t>(position)]);
-        ASSERT_LT(token, law.size());
-        ASSERT_GT(law[token], 0.0);
+        ASSERT_LT(token, distribution.size());
+        ASSERT_GT(distribution[token], 0.0);
         const double u = uniform_at(params.seed, position);
         double below = 0.0;
-        for (size_t t = 0; t < token; ++t) below += law[t];
+        for (size_t t = 0; t < token; ++t) below += distribution[t];
         EXPECT_GT(u, below - 1e-5);
-        EXPECT_LT(u, below + law[token] + 1e-5);
+        EXPECT_LT(u, below + distribution[token] + 1e-5);
         // Alone it is what it is among others.
         const Drawn alone = draw(device.context(), logits, params, {position});
         EXPECT_EQ(static_cast<size_t>(alone.tokens[0]), token);
@@ -182,8 +185,8 @@ TEST(SampleCuda, TiesAtTheKthPlaceGoToTheLowerIndex) {
 TEST(SampleCuda, LogProb) {
   const Device device;
   const std::vector<float> logits = random_logits(3001, 3.0f, 2);
-  const std::vector<double> law =
-      ref::sample_law(logits.data(), 3001, SamplerParams{1.0f, 0, 1.0f, 0.0f, 0});
+  const std::vector<double> distribution =
+      ref::sample_distribution(logits.data(), 3001, SamplerParams{1.0f, 0, 1.0f, 0.0f, 0});
   const std::vector<int32_t> tokens = {0, 1500, 3000};
   const DeviceBuffer dlogits(logits), dtokens(tokens), out(3 * 8);
   log_prob(device.context(), {dlogits.data(), DType::kF32, 3, 3001, 0},
@@ -191,13 +194,13 @@ TEST(SampleCuda, LogProb) {
   device.wait();
   const auto got = out.download<double>(3);
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(got[i], std::log(law[static_cast<size_t>(tokens[i])]), 1e-6);
+    EXPECT_NEAR(got[i], std::log(distribution[static_cast<size_t>(tokens[i])]), 1e-6);
   }
 }
 
 TEST(SampleCuda, VerifyKeepsDraftsUpToTheFirstThatDiffers) {
   const Device device;
-  // Windows: all drafts stand; the second differs; the first differs; one token; none.
+  // Windows: all drafts are accepted; the second differs; the first differs; one token; none.
   const std::vector<int32_t> tokens = {5, 6, 7, 8, /**/ 5, 6, 7, 8, /**/ 5, 6, 7, /**/ 9};
   const std::vector<int32_t> drawn = {6, 7, 8, 1, /**/ 6, 2, 8, 1, /**/ 3, 7, 4, /**/ 4};
   const DeviceBuffer dtokens(tokens), ddrawn(drawn);
