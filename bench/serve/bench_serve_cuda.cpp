@@ -135,7 +135,7 @@ std::vector<ServeCell> headline_cells(const ModelSpec& spec) {
   using enum StateMethod;
   using enum DType;
   std::vector<ServeCell> cells;
-  const auto add = [&](int batch, int window, StateMethod way,
+  const auto add = [&](int batch, int window, StateMethod method,
                        std::initializer_list<DType> dtypes) {
     for (const DType dtype : dtypes) {
       cells.push_back({method, dtype, window, window == 1 ? 1.0 : 3.0, batch, 1024});
@@ -230,6 +230,9 @@ void print(const std::string& name, const nlohmann::json& r) {
     for (const char* part : {"weights", "state", "kv", "rest"}) {
       std::printf("    %-8s %8.3f ms, floor %8.3f, predicted %8.3f\n", part, get(parts, part),
                   get(floor, part), get(predicted, part));
+    }
+    if (r.contains("mean_context")) {
+      std::printf("    context  %.0f on average\n", get(r, "mean_context"));
     }
     if (get(r, "experts_read") > 0) {
       std::printf("    experts  %.1f of a mixture's chosen\n", get(r, "experts_read"));

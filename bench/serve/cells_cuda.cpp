@@ -286,8 +286,10 @@ void measure_engine_cells(const ServeModel& model, const std::vector<ServeCell>&
     LoopCuda loop(*described, options.weights, loop_options(cells[i], exact));
     const SteadyDecode steady(loop, cells[i]);
     loop.prepare(steady.shape());
-    done(cells[i],
-         result_of(model, cells[i], times[i].step_ms, "engine", loop, steady.shape()));
+    nlohmann::json result =
+        result_of(model, cells[i], times[i].step_ms, "engine", loop, steady.shape());
+    result["mean_context"] = times[i].context;
+    done(cells[i], std::move(result));
   }
 }
 

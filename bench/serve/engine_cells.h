@@ -23,6 +23,7 @@ struct EngineCells {
 // Of one batch size.
 struct EngineTimes {
   int32_t batch = 0;
+  double context = 0;           // positions before a step, the mean over sequences and steps
   std::vector<double> step_ms;  // from one step's tokens to the next's
 };
 
