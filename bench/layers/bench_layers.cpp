@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/common/state_bytes.h"
 #include "bench/layers/time_layer.h"
 #include "cli/common.h"
 #include "runtime/runner.h"
@@ -23,9 +24,6 @@ struct BenchFlags {
   std::string json;
 };
 
-// Of a window of T tokens, how many stand in these timings: 1 of 1, 3 of 4, 4 of 8.
-int accepted_of(int window) { return window == 1 ? 1 : window <= 4 ? window - 1 : window / 2; }
-
 double now_seconds() {
   using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -34,16 +32,16 @@ double now_seconds() {
 void progress(const std::string& text) { std::fprintf(stderr, "bench: %s\n", text.c_str()); }
 
 struct Variant {
-  BenchState mode;
+  StateWay way;
   DType dtype;
 };
 
 std::vector<Variant> variants(int window) {
-  return {{window == 1 ? BenchState::kPlain : BenchState::kSnapshots, DType::kF32},
-          {window == 1 ? BenchState::kPlain : BenchState::kSnapshots, DType::kF16},
-          {BenchState::kReplay, DType::kF32},
-          {BenchState::kReplay, DType::kF16},
-          {BenchState::kReplay, DType::kI8}};
+  return {{window == 1 ? StateWay::kPlain : StateWay::kSnapshots, DType::kF32},
+          {window == 1 ? StateWay::kPlain : StateWay::kSnapshots, DType::kF16},
+          {StateWay::kReplay, DType::kF32},
+          {StateWay::kReplay, DType::kF16},
+          {StateWay::kReplay, DType::kI8}};
 }
 
 nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double bandwidth) {
@@ -56,13 +54,13 @@ nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double ba
         double base = 0;
         for (const Variant& variant : variants(window)) {
           const LayerCase layer_case{
-              geometry, variant.mode, variant.dtype,      flags.model.interval,
-              batch,    window,       accepted_of(window)};
+              geometry, variant.way, variant.dtype,      flags.model.interval,
+              batch,    window,      accepted_of(window)};
           const LayerTiming t = time_layer(layer_case, pool);
           if (base == 0) base = t.us;
           const double rate = t.must_move / t.us * 1e6;
           std::printf("%-27s %5d %2d  %-9s %-5s %9.0f %8.1f %7.0f%% %7.2fx\n",
-                      geometry.name.c_str(), batch, window, bench_state_name(variant.mode),
+                      geometry.name.c_str(), batch, window, state_way_name(variant.way),
                       dtype_name(variant.dtype), t.us, rate / 1e9, 100 * rate / bandwidth,
                       base / t.us);
           std::fflush(stdout);
@@ -70,7 +68,7 @@ nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double ba
                          {"batch", batch},
                          {"window", window},
                          {"accepted", accepted_of(window)},
-                         {"state", bench_state_name(variant.mode)},
+                         {"state", state_way_name(variant.way)},
                          {"dtype", dtype_name(variant.dtype)},
                          {"grid", flags.model.interval},
                          {"us", t.us},
@@ -135,20 +133,19 @@ nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context)
       for (const Variant& variant : variants(window)) {
         ModelOptions options = flags.model.options(window, "--window");
         options.checkpoint = variant.dtype;
-        options.state =
-            variant.mode == BenchState::kReplay ? StateMode::kReplay : StateMode::kPlain;
+        options.state = variant.way == StateWay::kReplay ? StateMode::kReplay : StateMode::kPlain;
         const auto model = Model::load(folder, options);
         const double ms = time_model(model, context, batch, window);
         if (base == 0) base = ms;
         const double rate = batch * accepted_of(window) / ms * 1e3;
         std::printf("%5d %2d  %-9s %-5s %9.2f %11.0f %7.2fx\n", batch, window,
-                    bench_state_name(variant.mode), dtype_name(variant.dtype), ms, rate, base / ms);
+                    state_way_name(variant.way), dtype_name(variant.dtype), ms, rate, base / ms);
         std::fflush(stdout);
         out.push_back({{"model", folder},
                        {"batch", batch},
                        {"window", window},
                        {"accepted", accepted_of(window)},
-                       {"state", bench_state_name(variant.mode)},
+                       {"state", state_way_name(variant.way)},
                        {"dtype", dtype_name(variant.dtype)},
                        {"ms", ms},
                        {"tokens_per_second", rate},

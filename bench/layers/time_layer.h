@@ -1,10 +1,12 @@
-// Timing of one recurrent layer's state step: plain, with snapshots, and by replay.
+// Timing of one recurrent layer's state step: plain, with snapshots, and by replay (the other ways
+// are the GPU's).
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "model/state_way.h"
 #include "replay/kernels.h"
 
 namespace replayssm::bench {
@@ -17,12 +19,9 @@ struct LayerGeometry {
 };
 const std::vector<LayerGeometry>& layer_geometries();
 
-enum class BenchState { kPlain, kSnapshots, kReplay };
-const char* bench_state_name(BenchState mode);
-
 struct LayerCase {
   LayerGeometry geometry;
-  BenchState mode = BenchState::kReplay;
+  StateWay way = StateWay::kReplay;
   DType state = DType::kF32;  // checkpoint, or plain state
   int interval = 16;
   int batch = 64;
@@ -32,7 +31,7 @@ struct LayerCase {
 
 struct LayerTiming {
   double us = 0;         // a step, mean over a fold cycle, median of cycles
-  double must_move = 0;  // bytes a step that the mode cannot avoid
+  double must_move = 0;  // bytes of a step (step_bytes())
 };
 
 LayerTiming time_layer(const LayerCase& layer_case, ThreadPool& pool);

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/common/state_bytes.h"
 #include "bench/serve/cells_cuda.h"
 #include "bench/serve/decode_cuda.h"
 #include "bench/serve/serve_hash.h"
@@ -92,14 +93,12 @@ class ServeResults {
 };
 
 StateWay parse_way(const std::string& text) {
-  constexpr StateWay kAll[] = {StateWay::kReplay, StateWay::kPlain, StateWay::kSnapshots,
-                               StateWay::kActivationReplay, StateWay::kJointAdvance};
+  if (const auto way = parse_state_way(text)) return *way;
   std::string known;
-  for (const StateWay way : kAll) {
-    if (text == state_way_name(way)) return way;
+  for (const StateWay way : kStateWays) {
     known += concat(known.empty() ? "" : ", ", state_way_name(way));
   }
-  throw cli::UsageError(concat("--mode: ", text, " is none of ", known));
+  throw cli::UsageError(concat("--mode ", text, ": is none of ", known));
 }
 
 // plain is a window of one token's way, the others of the baselines are not.

@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 
+#include "bench/common/state_bytes.h"
 #include "bench/simulate/simulate.h"
 #include "cli/common.h"
 #include "model/families/family.h"
@@ -17,9 +18,6 @@
 
 namespace replayssm::bench {
 namespace {
-
-constexpr const char* kWays[] = {"plain", "snapshots", "activation_replay", "joint_advance",
-                                 "replay"};
 
 struct SimulateFlags {
   std::string config;
@@ -83,7 +81,7 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
   const auto worth = [&](const LayerTime& time) {
     return std::pair(time.n_heads == n_heads, time.us.size());
   };
-  for (const char* way : kWays) {
+  for (const StateWay way : kStateWays) {
     for (const LayerTime& time : all) {
       if (time.way != way || time.family != family || time.value_dim != value_dim ||
           time.key_dim != key_dim || !dtypes.contains(time.dtype)) {
@@ -100,13 +98,13 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
     }
   }
   const auto place = [](const LayerTime& time) {
-    return std::tuple(std::find(std::begin(kWays), std::end(kWays), time.way), time.dtype,
+    return std::tuple(std::find(std::begin(kStateWays), std::end(kStateWays), time.way), time.dtype,
                       time.window);
   };
   std::sort(out.begin(), out.end(),
             [&](const LayerTime& a, const LayerTime& b) { return place(a) < place(b); });
   const auto base = std::find_if(out.begin(), out.end(), [](const LayerTime& time) {
-    return time.way == "plain" && time.dtype == DType::kF32 && time.window == 1;
+    return time.way == StateWay::kPlain && time.dtype == DType::kF32 && time.window == 1;
   });
   if (base == out.end()) {
     fail(folder, ": holds no plain fp32 times of ", family_name(family), " layers of ", value_dim,
@@ -141,7 +139,7 @@ double tokens_per_second(const Row& row, int64_t batch, const StepParts& step) {
 
 std::string label(const LayerTime& layer) {
   char text[64];
-  std::snprintf(text, sizeof(text), "%-18s %2d %-5s", layer.way.c_str(), layer.window,
+  std::snprintf(text, sizeof(text), "%-18s %2d %-5s", state_way_name(layer.way), layer.window,
                 dtype_name(layer.dtype));
   return text;
 }
@@ -186,7 +184,7 @@ nlohmann::json cells_of(const std::vector<Row>& rows, const std::vector<int64_t>
       const double rate = tokens_per_second(row, batches[i], s);
       const double base = tokens_per_second(rows[0], batches[i], rows[0].steps[i]);
       out.push_back({{"simulated", true},
-                     {"way", row.layer->way},
+                     {"way", state_way_name(row.layer->way)},
                      {"window", row.layer->window},
                      {"accepted", row.layer->accepted},
                      {"dtype", dtype_name(row.layer->dtype)},

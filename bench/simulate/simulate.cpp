@@ -158,8 +158,9 @@ double sequence_a_gpu(const ModelSpec& spec, const SimulatedMachine& machine,
   options.max_window = layer.window;
   options.checkpoint = layer.dtype;
   const ModelMemory m = Model::plan(spec, DType::kBF16, options)->memory();
-  const int64_t states = layer.way == "snapshots" ? layer.window : 1;
-  const int64_t ring = layer.way == "plain" || layer.way == "snapshots" ? 0 : m.ring_slot;
+  const int64_t states = layer.way == StateWay::kSnapshots ? layer.window : 1;
+  const bool no_ring = layer.way == StateWay::kPlain || layer.way == StateWay::kSnapshots;
+  const int64_t ring = no_ring ? 0 : m.ring_slot;
   const int64_t pages = ops::pages_for(step.context + layer.window);
   const auto recurrent = static_cast<double>(states * m.checkpoint_slot + ring + m.conv_slot);
   return (recurrent + static_cast<double>(pages) * static_cast<double>(m.kv_page) *
