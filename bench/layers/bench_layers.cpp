@@ -161,11 +161,7 @@ void run(const BenchFlags& flags) {
     throw cli::UsageError(
         concat("what ", flags.what, ": must be layers, model, all, serve or simulate"));
   }
-  for (const int batch : flags.batches) {
-    if (batch < 1 || batch > 4096) throw cli::UsageError("--batch: must be 1..4096");
-  }
   for (const int window : flags.windows) {
-    if (window < 1) throw cli::UsageError("--window: must be 1 or more");
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
   // What cannot be read or written is refused now, not after minutes of timing.
@@ -205,10 +201,15 @@ void add_layers(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   app.add_option("what", flags->what, "layers, model or all")->capture_default_str();
   flags->model.add_folder(app);
-  app.add_option("--grid", flags->model.interval, "B, tokens between checkpoints")
+  flags->model.add_grid(app);
+  app.add_option("--batch", flags->batches, "batch sizes")
+      ->check(cli::in_range<int>(1, 4096))
+      ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--batch", flags->batches, "batch sizes")->delimiter(',')->capture_default_str();
-  app.add_option("--window", flags->windows, "windows T")->delimiter(',')->capture_default_str();
+  app.add_option("--window", flags->windows, "windows T")
+      ->check(cli::in_range<int>(1, cli::kMaxDrafts + 1))
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--json", flags->json, "also write the figures to this file");
   flags->model.add_threads(app);
   app.callback([flags, &app] {

@@ -39,18 +39,6 @@ std::string results_folder(const SimulateFlags& flags) {
 }
 
 void check(const SimulateFlags& flags) {
-  const auto in = [](const char* flag, auto value, auto least, auto most) {
-    if (!(value >= least && value <= most)) {
-      throw cli::UsageError(concat(flag, " ", value, ": must be ", least, "..", most));
-    }
-  };
-  in("--gpus", flags.gpus, 0, 64);
-  in("--memory", flags.memory_gb, 1.0, 1e6);
-  in("--share", flags.share, 0.0, 1.0);
-  for (const int64_t batch : flags.batches) in("--batch", batch, int64_t{1}, int64_t{65536});
-  for (const int64_t context : flags.contexts) {
-    in("--context", context, int64_t{1}, int64_t{1} << 30);
-  }
   if (flags.weights != "bf16" && flags.weights != "fp8") {
     throw cli::UsageError(concat("--weights ", flags.weights, ": must be bf16 or fp8"));
   }
@@ -291,21 +279,28 @@ void add_simulate(CLI::App& app) {
   verb->add_option("--config", flags->config, "a config.json, such as those of models/geometries")
       ->required();
   verb->add_option("--gpus", flags->gpus, "0: the fewest of 1, 2, 4, 8 that hold the weights")
+      ->check(cli::in_range<int>(0, 64))
       ->capture_default_str();
   verb->add_option("--weights", flags->weights, "bf16 or fp8")->capture_default_str();
-  verb->add_option("--batch", flags->batches, "sequences")->delimiter(',')->capture_default_str();
+  verb->add_option("--batch", flags->batches, "sequences")
+      ->check(cli::in_range<int64_t>(1, 65536))
+      ->delimiter(',')
+      ->capture_default_str();
   verb->add_option("--context", flags->contexts, "tokens a sequence")
+      ->check(cli::in_range<int64_t>(1, cli::kMaxPositions))
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--checkpoint", flags->checkpoints, "dtypes of states and checkpoints")
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--memory", flags->memory_gb, "GB of a GPU for weights and sequences")
+      ->check(cli::in_range<double>(1, cli::kMaxGigabytes))
       ->capture_default_str();
   verb->add_option(
           "--share", flags->share,
           "of the rates of memory and tensor cores that products reach; 0: 0.7 in bf16, 0.5 in "
           "FP8")
+      ->check(cli::in_range<double>(0, 1))
       ->capture_default_str();
   verb->add_option("--results", flags->results, "measured layers (default: bench/results)");
   verb->add_option("--json", flags->json, "also write the figures to this file");

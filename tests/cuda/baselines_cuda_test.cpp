@@ -274,9 +274,16 @@ TEST_P(CudaBaselines, EveryMethodIsTheRecurrence) {
   }
 }
 
+std::string case_name(const testing::TestParamInfo<CudaBaselines::ParamType>& info) {
+  const auto& [layer, dtype] = info.param;
+  const std::string family = layer.family == Family::kGdn ? "gdn" : "mamba2";
+  return family + "_V" + std::to_string(layer.value_dim) + "_" + dtype_name(dtype);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CudaBaselines,
                          testing::Combine(testing::ValuesIn(kLayers),
-                                          testing::Values(DType::kF32, DType::kF16, DType::kBF16)));
+                                          testing::Values(DType::kF32, DType::kF16, DType::kBF16)),
+                         case_name);
 
 }  // namespace
 }  // namespace replayssm::test

@@ -103,7 +103,7 @@ TEST_P(Precision, FiguresOfTheDocument) {
     ASSERT_EQ(row->second.size(), columns.size()) << scheme.name();
     for (size_t i = 0; i < columns.size(); ++i) {
       const double error = columns[i].at(scheme.name());
-      EXPECT_NEAR(error, row->second[i], 0.1 * error + 1e-7) << scheme.name() << " column " << i;
+      EXPECT_NEAR(error, row->second[i], 0.1 * error) << scheme.name() << " column " << i;
     }
   }
 }
