@@ -19,6 +19,7 @@ function(replayssm_test name)
     set(label quick)
     add_dependencies(quick_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+  # The name of a parameter, not the bytes that gtest prints for its value.
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${label} TIMEOUT 600)
 endfunction()

@@ -1,20 +1,18 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/benchmarks.md from bench/results/*.json, between its markers, and the
-pictures docs/img/roofline_h200.svg and serve_h200.svg."""
+"""Prints the tables of docs/benchmarks.md from a folder of results. With --write they replace what
+is published: the tables between the document's markers and the pictures beside it."""
+import argparse
 import json
 import pathlib
 import re
+import sys
 
 import gpu_results
 import gpu_tables
 import roofline_svg
 import serve_tables
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "bench" / "results"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
-PICTURE = ROOT / "docs" / "img" / "roofline_h200.svg"
-SERVE_PICTURE = PICTURE.parent / "serve_h200.svg"
+DOCUMENT = pathlib.Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 PICTURE_SHAPES = {"qw4b": "Qwen3.5-4B GDN", "nano30b": "Nemotron-3-Nano-30B Mamba-2",
                   "nano4b": "Nemotron-3-Nano-4B Mamba-2"}
 
@@ -37,8 +35,8 @@ def speed_table(rows, value, unit, digits):
     return "\n".join(out)
 
 
-def layers():
-    data = json.loads((RESULTS / "cpu_layers.json").read_text())
+def layers(folder):
+    data = json.loads((folder / "cpu_layers.json").read_text())
     out = [f"Read bandwidth in the same run: {data['read_bytes_per_second'] / 1e9:.1f} GB/s."]
     for name in dict.fromkeys(row["layer"] for row in data["layers"]):
         rows = [row for row in data["layers"] if row["layer"] == name]
@@ -46,29 +44,65 @@ def layers():
     return "\n".join(out)
 
 
-def model():
+def model(folder):
     out = []
-    for path in sorted(RESULTS.glob("cpu_model_*.json")):
+    for path in sorted(folder.glob("cpu_model_*.json")):
         rows = json.loads(path.read_text())["model"]
         name = path.stem.removeprefix("cpu_model_")
         out.append(f"{name}\n\n" + speed_table(rows, "ms", "ms", 2))
     return "\n\n".join(out)
 
 
-def main():
-    text = DOCUMENT.read_text()
-    for name, table in (("layers", layers()), ("model", model()), ("gpu", gpu_tables.document()),
-                        ("serve", serve_tables.document())):
+TABLES = {"layers": layers, "model": model, "gpu": gpu_tables.document,
+          "serve": serve_tables.document}
+
+
+def roofline(folder):
+    cells = gpu_results.cells(folder).values()
+    return roofline_svg.roofline(cells, PICTURE_SHAPES) if cells else None
+
+
+# A table's picture, under img/ beside the document.
+PICTURES = {"gpu": ("roofline_h200.svg", roofline), "serve": ("serve_h200.svg", serve_tables.picture)}
+
+
+def write(document, tables, folder):
+    text = document.read_text()
+    for name, table in tables.items():
         pattern = re.compile(f"(<!-- {name} -->\n).*?(<!-- end -->)", re.S)
-        text = pattern.sub(lambda m: m.group(1) + table + "\n" + m.group(2), text)
-    DOCUMENT.write_text(text)
-    cells = gpu_results.cells().values()
-    if cells:
-        PICTURE.parent.mkdir(exist_ok=True)
-        PICTURE.write_text(roofline_svg.roofline(cells, PICTURE_SHAPES))
-    served = serve_tables.picture()
-    if served is not None:
-        SERVE_PICTURE.write_text(served)
+        text, n_found = pattern.subn(lambda m: m.group(1) + table + "\n" + m.group(2), text)
+        if n_found != 1:
+            raise ValueError(f"{document}: {n_found} places for the table {name}, must be one")
+    document.write_text(text)
+    for name in tables:
+        file, draw = PICTURES.get(name, (None, None))
+        picture = draw(folder) if draw else None
+        if picture is not None:
+            (document.parent / "img").mkdir(exist_ok=True)
+            (document.parent / "img" / file).write_text(picture)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="TABLE",
+                        help=f"{', '.join(TABLES)}; all of them if none is named")
+    parser.add_argument("--results", type=pathlib.Path, default=gpu_results.RESULTS,
+                        help="the folder of the results (bench/results)")
+    parser.add_argument("--write", action="store_true", help="replace the document's tables")
+    parser.add_argument("--document", type=pathlib.Path, default=DOCUMENT,
+                        help="that --write changes (docs/benchmarks.md)")
+    arguments = parser.parse_args()
+    for name in arguments.tables:
+        if name not in TABLES:
+            parser.error(f"TABLE {name}: must be {', '.join(TABLES)}")
+    try:
+        tables = {name: TABLES[name](arguments.results) for name in arguments.tables or TABLES}
+        if arguments.write:
+            write(arguments.document, tables, arguments.results)
+    except (OSError, ValueError) as error:
+        sys.exit(f"bench_tables.py: {error}")
+    if not arguments.write:
+        print("\n\n".join(tables.values()))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,19 @@
 """Draws bench_kernels' replay cells against the floor: achieved bandwidth over bytes a step must
 move, one panel a layer."""
 import math
+import pathlib
+import re
 
-READ = 4.55e12  # bytes a second, and the launch: the floor of bench/kernels/cells.cpp
-LAUNCH = 2e-6
+CARD = (pathlib.Path(__file__).resolve().parent.parent / "bench" / "common" / "card.h").read_text()
+
+
+def rate_of(name):
+    """A constant of bench/common/card.h."""
+    return float(re.search(rf"\b{name} = ([0-9.e-]+);", CARD)[1])
+
+
+# Bytes a second, and the launch: the floor of bench/kernels/cells.cpp.
+READ, LAUNCH = rate_of("kReadBytesPerSecond"), rate_of("kLaunchSeconds")
 BYTES = (1e6, 1e10)
 RATE = (1e11, 6e12)
 COLOURS = {"fp32": "#1f5fa8", "fp16": "#c2571a", "bf16": "#7a4ba0", "int8": "#2f7d4f"}
@@ -48,7 +58,7 @@ def panel(x0, y0, title, cells):
         x = x0 + place(size, BYTES, PANEL)
         out.append(f'<line x1="{x:.1f}" y1="{y0}" x2="{x:.1f}" y2="{y0 - PANEL}" stroke="#eee"/>')
         out.append(text(x, y0 + 16, name))
-    for rate in (1e11, 2e11, 5e11, 1e12, 2e12, 4.55e12):
+    for rate in (1e11, 2e11, 5e11, 1e12, 2e12, READ):
         y = y0 - place(rate, RATE, PANEL)
         out.append(f'<line x1="{x0}" y1="{y:.1f}" x2="{x0 + PANEL}" y2="{y:.1f}" stroke="#eee"/>')
         out.append(text(x0 - 4, y + 4, f"{rate / 1e12:g}", "end"))
@@ -62,7 +72,7 @@ def panel(x0, y0, title, cells):
 
 
 def legend(y):
-    out = [text(LEFT, y, "TB/s against bytes per step; line: the floor (4.55 TB/s, 2 us)", "start")]
+    out = [text(LEFT, y, f"line: the floor, {READ / 1e12:g} TB/s and {LAUNCH * 1e6:g} us; TB/s over bytes a step", "start")]
     x = LEFT + 390
     for dtype, colour in COLOURS.items():
         out += [mark("circle", x, y - 4, colour), text(x + 8, y, dtype, "start")]

@@ -9,11 +9,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CPP = (".h", ".cpp", ".cu", ".cuh")
 # What is hashed: folders, and the suffixes of their files.
 KINDS = {
-    "kernels": (("src/replay/cuda", "bench/kernels"), CPP),
+    "kernels": (("src/replay/cuda", "bench/kernels", "bench/common"), CPP),
     "tests": (("src/replay/cuda", "src/replay/capi", "src/ops/cuda", "src/model/cuda",
                "src/runtime/cuda", "tests/capi", "tests/cuda", "tests/replay", "tests/ops/cuda"), CPP),
     "serve": (("src/replay/cuda", "src/ops/cuda", "src/model/cuda", "src/runtime/cuda",
-               "bench/serve"), CPP),
+               "bench/serve", "bench/common"), CPP),
     "peers": (("bench/kernels",), (".py",)),
 }
 

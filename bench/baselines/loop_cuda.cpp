@@ -295,10 +295,10 @@ void LoopCuda::build(Arena& arena) {
          arena.take_as<float>("kept inputs", kept * gate_columns(layer.problem))});
   }
   engine_.emplace(model_, layers_, arena);
-  scratch_.emplace(model_,
-                   ForwardLimits{largest.n_tokens, options_.max_rows, largest.n_tokens,
-                                 options_.max_positions},
-                   arena);
+  scratch_.emplace(
+      model_,
+      ForwardLimits{largest.n_tokens, options_.max_rows, largest.n_tokens, options_.max_positions},
+      arena);
   workspace_ = arena.take("scratch", ops::cuda::CudaContext::kWorkspaceBytes);
   Carver step(nullptr), outcome(nullptr);
   carve_step(step, largest);
@@ -393,10 +393,9 @@ void LoopCuda::enqueue(Block& block, StepShape shape, int32_t kept_set, uint32_t
     const int64_t vocab = model_.spec().vocab;
     ops::cuda::argmax(*context_, {scratch_->logits, DType::kF32, shape.tokens(), vocab, vocab},
                       outcome.arrays.tokens);
-    ops::cuda::verify(*context_,
-                      {device.pass.row_tokens, device.pass.first_token, nullptr, shape.rows},
-                      device.pass.tokens, outcome.arrays.tokens, outcome.arrays.n_accepted,
-                      outcome.arrays.next);
+    ops::cuda::verify(
+        *context_, {device.pass.row_tokens, device.pass.first_token, nullptr, shape.rows},
+        device.pass.tokens, outcome.arrays.tokens, outcome.arrays.n_accepted, outcome.arrays.next);
     cuda::force_accepted(shape.rows, device.committed, device.pass.first_token,
                          outcome.arrays.tokens, outcome.arrays.n_accepted, outcome.arrays.next,
                          stream_.get());
@@ -482,12 +481,11 @@ double LoopCuda::experts_read() const {
   const auto* moe = std::get_if<MoeSpec>(&model_.spec().layers.back().mixers.back());
   if (moe == nullptr || blocks_.empty()) return 0;
   MixerScratch places(scratch_->mixer);
-  const MoeScratch s =
-      scratch_of(places, *moe, DType::kBF16, blocks_.begin()->first.tokens());
+  const MoeScratch s = scratch_of(places, *moe, DType::kBF16, blocks_.begin()->first.tokens());
   std::vector<int32_t> first(static_cast<size_t>(moe->n_experts) + 1);
-  check_cuda(cudaMemcpy(first.data(), s.first, first.size() * sizeof(int32_t),
-                        cudaMemcpyDeviceToHost),
-             "cudaMemcpy");
+  check_cuda(
+      cudaMemcpy(first.data(), s.first, first.size() * sizeof(int32_t), cudaMemcpyDeviceToHost),
+      "cudaMemcpy");
   double n = 0;
   for (size_t e = 0; e + 1 < first.size(); ++e) n += first[e + 1] > first[e] ? 1 : 0;
   return n;

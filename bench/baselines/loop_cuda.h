@@ -54,9 +54,9 @@ struct StepShape {
 // The arrays of a step: in host memory for the caller, the same on the device.
 struct StepArrays {
   PassArrays pass;
-  int32_t* committed;              // [rows] so many tokens of the window, whatever was drawn
-  cuda::BaselineRow* state_rows;   // [rows]
-  int32_t* snapshot_slots;         // [rows, window]
+  int32_t* committed;             // [rows] so many tokens of the window, whatever was drawn
+  cuda::BaselineRow* state_rows;  // [rows]
+  int32_t* snapshot_slots;        // [rows, window]
 };
 
 struct StepOutcome {
@@ -66,7 +66,9 @@ struct StepOutcome {
 
 // Sets of inputs that a method keeps: this window's, and the window's before.
 constexpr int kept_sets(StateMethod method) {
-  return method == StateMethod::kJointAdvance ? 2 : method == StateMethod::kActivationReplay ? 1 : 0;
+  return method == StateMethod::kJointAdvance       ? 2
+         : method == StateMethod::kActivationReplay ? 1
+                                                    : 0;
 }
 
 class LoopCuda {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bench/common/card.h"
+
 namespace replayssm::bench {
 namespace {
 
@@ -17,10 +19,11 @@ bool has(const List& list, const T& value) {
   return std::find(std::begin(list), std::end(list), value) != std::end(list);
 }
 
-std::vector<Way> ways_of(DType dtype, int window) {
-  if (dtype == DType::kI8) return {Way::kReplay};
-  if (window == 1) return {Way::kReplay, Way::kPlain};
-  return {Way::kReplay, Way::kSnapshots, Way::kActivationReplay, Way::kJointAdvance};
+std::vector<StateMethod> ways_of(DType dtype, int window) {
+  if (dtype == DType::kI8) return {StateMethod::kReplay};
+  if (window == 1) return {StateMethod::kReplay, StateMethod::kPlain};
+  return {StateMethod::kReplay, StateMethod::kSnapshots, StateMethod::kActivationReplay,
+          StateMethod::kJointAdvance};
 }
 
 }  // namespace
@@ -38,26 +41,10 @@ const std::vector<LayerShape>& layer_shapes() {
   return shapes;
 }
 
-const char* way_name(Way way) {
-  switch (way) {
-    case Way::kReplay:
-      return "replay";
-    case Way::kPlain:
-      return "plain";
-    case Way::kSnapshots:
-      return "snapshots";
-    case Way::kActivationReplay:
-      return "activation_replay";
-    case Way::kJointAdvance:
-      return "joint_advance";
-    case Way::kSweep:
-      return "sweep";
-  }
-  return "?";
-}
+const char* Cell::way_name() const { return sweep ? "sweep" : state_method_name(way); }
 
 std::string Cell::name() const {
-  return std::string(shape->name) + "/" + dtype_name(dtype) + "/" + way_name(way) + "/T" +
+  return std::string(shape->name) + "/" + dtype_name(dtype) + "/" + way_name() + "/T" +
          std::to_string(window) + "/B" + std::to_string(batch);
 }
 
@@ -69,7 +56,7 @@ Problem Cell::problem() const {
   p.value_dim = shape->value_dim;
   p.key_dim = shape->key_dim;
   // A multiple of B, so that an interval's rows are contiguous.
-  p.max_window = way == Way::kSweep ? 1 : window;
+  p.max_window = sweep ? 1 : window;
   const int rows = Grid::rows_for(interval, p.max_window);
   p.grid = {interval, (rows + interval - 1) / interval * interval};
   p.activation = DType::kBF16;
@@ -85,47 +72,24 @@ std::vector<Cell> cells_of(const LayerShape& shape, DType dtype, int interval, b
     if (headline && !has(kHeadlineBatches, batch)) continue;
     for (const int window : kWindows) {
       if (headline && !has(kHeadlineWindows, window)) continue;
-      for (const Way way : ways_of(dtype, window)) {
+      for (const StateMethod way : ways_of(dtype, window)) {
         cells.push_back({&shape, dtype, way, window, batch, interval});
       }
     }
   }
-  cells.push_back({&shape, dtype, Way::kSweep, kSweepTokens, kSweepBatch, interval});
+  cells.push_back({&shape, dtype, StateMethod::kReplay, kSweepTokens, kSweepBatch, interval, true});
   return cells;
 }
 
 double must_move_bytes(const Cell& cell) {
-  const Problem p = cell.problem();
-  const double values = double(p.n_heads) * p.value_dim, keys = double(p.n_key_heads) * p.key_dim;
-  const double gates = 4.0 * p.n_heads * (p.family == Family::kKda ? p.key_dim : 1);
-  const double betas = p.family == Family::kMamba2 ? 0 : 4.0 * p.n_heads;
-  const double state = values * p.key_dim * dtype_bytes(cell.dtype);
-  const double ring_row = (values + keys) * dtype_bytes(p.ring) + gates;
-  const double inputs = 2 * (2 * keys + values) + gates + betas, outputs = 2 * values;
-  const int window = cell.window, accepted = accepted_of(window);
-  double bytes = window * (inputs + outputs);
-  switch (cell.way) {
-    case Way::kReplay:
-      bytes += state * (1 + double(accepted) / cell.interval) +
-               ring_row * (cell.interval / 2.0 + window);
-      break;
-    case Way::kPlain:
-    case Way::kSnapshots:
-      bytes += state * (1 + window);
-      break;
-    case Way::kActivationReplay:
-      bytes += state * 3 + accepted * inputs;
-      break;
-    case Way::kJointAdvance:
-      bytes += state * 2 + accepted * inputs;
-      break;
-    case Way::kSweep:
-      bytes += state;
-      break;
+  const Problem problem = cell.problem();
+  if (!cell.sweep) {
+    return cell.batch * step_bytes(problem, cell.way, cell.window, accepted_of(cell.window));
   }
-  return bytes * cell.batch;
+  const StateBytes bytes = state_bytes(problem);
+  return cell.batch * (cell.window * (bytes.inputs + bytes.outputs) + bytes.state);
 }
 
-double floor_us(double bytes) { return bytes / 4.55e12 * 1e6 + 2; }
+double floor_us(double bytes) { return (bytes / kReadBytesPerSecond + kLaunchSeconds) * 1e6; }
 
 }  // namespace replayssm::bench

@@ -1,9 +1,11 @@
 // What bench_kernels measures: a cell is one layer shape, state dtype, way, window and batch.
+// Replay is plan_cuda's, the other ways are those of replay/cuda/baselines.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "bench/common/state_bytes.h"
 #include "replay/step.h"
 
 namespace replayssm::bench {
@@ -16,36 +18,26 @@ struct LayerShape {
 };
 const std::vector<LayerShape>& layer_shapes();
 
-// kReplay and kSweep are plan_cuda's step and sweep (a window is then a whole prompt, from
-// nothing); the others are the methods of bench/baselines.
-enum class Way { kReplay, kPlain, kSnapshots, kActivationReplay, kJointAdvance, kSweep };
-const char* way_name(Way way);
-
 struct Cell {
   const LayerShape* shape;
   DType dtype;  // of the checkpoint or state
-  Way way;
+  StateMethod way;
   int window;
   int batch;
   int interval;
+  bool sweep = false;  // replay of a whole prompt of `window` tokens, from nothing
 
-  std::string name() const;  // shape/dtype/way/T4/B256
+  const char* way_name() const;  // "sweep", or the way's
+  std::string name() const;      // shape/dtype/way/T4/B256
   Problem problem() const;
 };
 
 // Every cell of a shape and dtype; `headline`: those that the targets' main table speaks of.
 std::vector<Cell> cells_of(const LayerShape& shape, DType dtype, int interval, bool headline);
 
-// Accepted tokens of a window of T: 1 of 1, 2 of 2, 3 of 4, 4 of 8, 8 of 16.
-constexpr int accepted_of(int window) {
-  return window <= 2 ? window : window == 4 ? 3 : window / 2;
-}
-
-// Bytes that a step must move. Replay: the checkpoint read, and written once an interval; half an
-// interval of ring rows read, the window's written; inputs and outputs. int8's scales (3 % more)
-// are left out. A sweep: inputs and outputs, and the last checkpoint.
+// step_bytes() of the batch. A sweep: inputs and outputs, and the last checkpoint.
 double must_move_bytes(const Cell& cell);
-// Those bytes at the best read rate seen on an H200 (4.55 TB/s), and 2 us for a launch.
+// Those bytes at the card's read rate, and a launch.
 double floor_us(double bytes);
 
 }  // namespace replayssm::bench

@@ -45,7 +45,7 @@ Shard::Shard(const std::string& folder, const std::string& source_hash, const La
 
 void Shard::add(const Cell& cell, const nlohmann::json& result, const nlohmann::json& run) {
   if (runs_.empty() || runs_.back() != run) runs_.push_back(run);
-  nlohmann::json entry = {{"name", cell.name()},   {"way", way_name(cell.way)},
+  nlohmann::json entry = {{"name", cell.name()},   {"way", cell.way_name()},
                           {"window", cell.window}, {"accepted", accepted_of(cell.window)},
                           {"batch", cell.batch},   {"run", runs_.size() - 1}};
   entry.update(result);

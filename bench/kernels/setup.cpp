@@ -5,8 +5,8 @@
 #include <memory>
 #include <random>
 
-#include "replay/convert.h"
 #include "bench/baselines/state_kernels.h"
+#include "replay/convert.h"
 #include "replay/cuda/kernels_cuda.h"
 #include "replay/cuda/sequence_cuda.h"
 
@@ -82,7 +82,7 @@ std::vector<Row> rows_of(const Cell& cell, const Grid& grid, int phase) {
   const int accepted = accepted_of(cell.window);
   std::vector<Row> rows;
   for (int i = 0; i < cell.batch; ++i) {
-    if (cell.way == Way::kSweep) {
+    if (cell.sweep) {
       rows.push_back({0, 0, 0, cell.window, int64_t{i} * cell.window, i, i, i});
       continue;
     }
@@ -166,7 +166,7 @@ Prepared prepare_replay(const Cell& cell, Arena& arena) {
     a.ring_value.data =
         static_cast<uint16_t*>(a.ring_value.data) + first * a.ring_value.slot_stride;
     a.ring_gate.data = static_cast<float*>(a.ring_gate.data) + first * a.ring_gate.slot_stride;
-    if (cell.way == Way::kSweep) {
+    if (cell.sweep) {
       plan->sweep(a, stream);
     } else {
       plan->step(a, stream, {.early = is_early(cell, c.n_pools)});
@@ -182,8 +182,8 @@ Prepared prepare_baseline(const Cell& cell, Arena& arena) {
   if (!reason.empty()) return {0, nullptr, reason};
   const Common c(cell, arena);
   const int window = cell.window, accepted = accepted_of(window);
-  const int slots_each = cell.way == Way::kSnapshots ? window : 1;
-  const int read = cell.way == Way::kSnapshots ? accepted - 1 : 0;
+  const int slots_each = cell.way == StateMethod::kSnapshots ? window : 1;
+  const int read = cell.way == StateMethod::kSnapshots ? accepted - 1 : 0;
 
   cuda::BaselineArgs args;
   args.n_rows = cell.batch;
@@ -207,15 +207,15 @@ Prepared prepare_baseline(const Cell& cell, Arena& arena) {
   for (int i = 0; i < cell.batch; ++i) {
     const int64_t token = int64_t{i} * window;
     const int32_t slot = i * slots_each + read;
-    const bool joint = cell.way == Way::kJointAdvance;
+    const bool joint = cell.way == StateMethod::kJointAdvance;
     rows.push_back({slot, joint ? accepted : 0, joint ? slot : -1, window, token, token});
     second.push_back({slot, accepted, slot, 0, token, token});
     for (int t = 0; t < window; ++t) snapshots.push_back(i * slots_each + t);
   }
   args.rows = arena.take(cell.batch, rows);
   const cuda::BaselineRow* device_second = nullptr;
-  if (cell.way == Way::kActivationReplay) device_second = arena.take(cell.batch, second);
-  if (cell.way == Way::kPlain || cell.way == Way::kSnapshots) {
+  if (cell.way == StateMethod::kActivationReplay) device_second = arena.take(cell.batch, second);
+  if (cell.way == StateMethod::kPlain || cell.way == StateMethod::kSnapshots) {
     args.snapshot_slots = arena.take(static_cast<int64_t>(snapshots.size()), snapshots);
     args.snapshot_stride = window;
   }
@@ -239,7 +239,7 @@ Prepared prepare_baseline(const Cell& cell, Arena& arena) {
 
 Prepared prepare(const Cell& cell, Arena& arena) {
   arena.reset();
-  const bool ours = cell.way == Way::kReplay || cell.way == Way::kSweep;
+  const bool ours = cell.way == StateMethod::kReplay;
   return ours ? prepare_replay(cell, arena) : prepare_baseline(cell, arena);
 }
 

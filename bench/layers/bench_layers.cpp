@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/baselines/plain_device.h"
+#include "bench/common/state_bytes.h"
 #include "bench/layers/time_layer.h"
 #include "cli/common.h"
 #include "runtime/runner.h"
@@ -24,9 +25,6 @@ struct BenchFlags {
   std::string json;
 };
 
-// Of a window of T tokens, how many stand in these timings: 1 of 1, 3 of 4, 4 of 8.
-int accepted_of(int window) { return window == 1 ? 1 : window <= 4 ? window - 1 : window / 2; }
-
 double now_seconds() {
   using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -35,7 +33,7 @@ double now_seconds() {
 void progress(const std::string& text) { std::fprintf(stderr, "bench: %s\n", text.c_str()); }
 
 struct Variant {
-  StateMethod mode;
+  StateMethod way;
   DType dtype;
 };
 
@@ -57,13 +55,13 @@ nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double ba
         double base = 0;
         for (const Variant& variant : variants(window)) {
           const LayerCase layer_case{
-              geometry, variant.mode, variant.dtype,      flags.model.interval,
-              batch,    window,       accepted_of(window)};
+              geometry, variant.way, variant.dtype,      flags.model.interval,
+              batch,    window,      accepted_of(window)};
           const LayerTiming t = time_layer(layer_case, pool);
           if (base == 0) base = t.us;
           const double rate = t.must_move / t.us * 1e6;
           std::printf("%-27s %5d %2d  %-9s %-5s %9.0f %8.1f %7.0f%% %7.2fx\n",
-                      geometry.name.c_str(), batch, window, state_method_name(variant.mode),
+                      geometry.name.c_str(), batch, window, state_method_name(variant.way),
                       dtype_name(variant.dtype), t.us, rate / 1e9, 100 * rate / bandwidth,
                       base / t.us);
           std::fflush(stdout);
@@ -71,7 +69,7 @@ nlohmann::json bench_layers(const BenchFlags& flags, ThreadPool& pool, double ba
                          {"batch", batch},
                          {"window", window},
                          {"accepted", accepted_of(window)},
-                         {"state", state_method_name(variant.mode)},
+                         {"state", state_method_name(variant.way)},
                          {"dtype", dtype_name(variant.dtype)},
                          {"grid", flags.model.interval},
                          {"us", t.us},
@@ -138,19 +136,18 @@ nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context)
         options.checkpoint = variant.dtype;
         const auto model = Model::load(folder, options);
         const auto device =
-            variant.mode == StateMethod::kReplay ? cpu_device(context) : plain_device(context);
+            variant.way == StateMethod::kReplay ? cpu_device(context) : plain_device(context);
         const double ms = time_model(model, *device, batch, window);
         if (base == 0) base = ms;
         const double rate = batch * accepted_of(window) / ms * 1e3;
         std::printf("%5d %2d  %-9s %-5s %9.2f %11.0f %7.2fx\n", batch, window,
-                    state_method_name(variant.mode), dtype_name(variant.dtype), ms, rate,
-                    base / ms);
+                    state_method_name(variant.way), dtype_name(variant.dtype), ms, rate, base / ms);
         std::fflush(stdout);
         out.push_back({{"model", folder},
                        {"batch", batch},
                        {"window", window},
                        {"accepted", accepted_of(window)},
-                       {"state", state_method_name(variant.mode)},
+                       {"state", state_method_name(variant.way)},
                        {"dtype", dtype_name(variant.dtype)},
                        {"ms", ms},
                        {"tokens_per_second", rate},
@@ -166,11 +163,7 @@ void run(const BenchFlags& flags) {
     throw cli::UsageError(
         concat("what ", flags.what, ": must be layers, model, all, serve or simulate"));
   }
-  for (const int batch : flags.batches) {
-    if (batch < 1 || batch > 4096) throw cli::UsageError("--batch: must be 1..4096");
-  }
   for (const int window : flags.windows) {
-    if (window < 1) throw cli::UsageError("--window: must be 1 or more");
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
   // What cannot be read or written is refused now, not after minutes of timing.
@@ -210,10 +203,15 @@ void add_layers(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   app.add_option("what", flags->what, "layers, model or all")->capture_default_str();
   flags->model.add_folder(app);
-  app.add_option("--grid", flags->model.interval, "B, tokens between checkpoints")
+  flags->model.add_grid(app);
+  app.add_option("--batch", flags->batches, "batch sizes")
+      ->check(cli::in_range<int>(1, 4096))
+      ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--batch", flags->batches, "batch sizes")->delimiter(',')->capture_default_str();
-  app.add_option("--window", flags->windows, "windows T")->delimiter(',')->capture_default_str();
+  app.add_option("--window", flags->windows, "windows T")
+      ->check(cli::in_range<int>(1, cli::kMaxDrafts + 1))
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--json", flags->json, "also write the figures to this file");
   flags->model.add_threads(app);
   app.callback([flags, &app] {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "bench/common/state_bytes.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "ops/parallel.h"
@@ -42,7 +43,7 @@ class LayerRun {
     p.activation = DType::kBF16;
     p.ring = g.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
     p.checkpoint = case_.state;
-    if (case_.mode == StateMethod::kReplay) {
+    if (case_.way == StateMethod::kReplay) {
       const auto result = plan_cpu(p, best_isa());
       if (result.plan == nullptr) fail("bench: ", result.reason);
       replay_ = result.plan;
@@ -88,39 +89,14 @@ class LayerRun {
     }
   }
 
-  // Bytes that a step must move: states and rings as section "bytes" of docs/contract.md counts
-  // them.
   double must_move() const {
-    const Problem& p = problem_;
-    const double state = double(p.n_heads) * p.value_dim * p.key_dim * dtype_bytes(p.checkpoint);
-    const double row = (double(p.n_heads) * p.value_dim + double(p.n_key_heads) * p.key_dim) *
-                           dtype_bytes(p.ring) +
-                       4.0 * p.n_heads * (p.family == Family::kKda ? p.key_dim : 1);
-    const double io =
-        case_.window * 2.0 * (2.0 * p.n_heads * p.value_dim + 2.0 * p.n_key_heads * p.key_dim);
-    double bytes = 0;
-    switch (case_.mode) {
-      case StateMethod::kPlain:
-        bytes = 2 * state * case_.window;
-        break;
-      case StateMethod::kSnapshots:
-        bytes = state * (1 + case_.window);
-        break;
-      case StateMethod::kReplay:
-        bytes = state * (1 + double(case_.accepted) / case_.interval) +
-                row * ((case_.interval - 1) / 2.0 + case_.window);
-        break;
-      case StateMethod::kActivationReplay:
-      case StateMethod::kJointAdvance:
-        REPLAYSSM_CHECK(false, "no CPU kernel of ", state_method_name(case_.mode));
-    }
-    return case_.batch * (bytes + io);
+    return case_.batch * step_bytes(problem_, case_.way, case_.window, case_.accepted);
   }
 
  private:
-  int slots_each() const { return case_.mode == StateMethod::kSnapshots ? case_.window + 1 : 1; }
+  int slots_each() const { return case_.way == StateMethod::kSnapshots ? case_.window + 1 : 1; }
   int32_t snapshot_slot(int i, int t) const {
-    if (case_.mode != StateMethod::kSnapshots) return i;
+    if (case_.way != StateMethod::kSnapshots) return i;
     const int base = i * slots_each();
     return base + (sequences_[i].checkpoint_slot - base + 1 + t) % slots_each();
   }

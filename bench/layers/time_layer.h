@@ -1,4 +1,5 @@
-// Timing of one recurrent layer's state step: plain, with snapshots, and by replay.
+// Timing of one recurrent layer's state step: plain, with snapshots, and by replay (the other ways
+// are the GPU's).
 #pragma once
 
 #include <string>
@@ -20,7 +21,7 @@ const std::vector<LayerGeometry>& layer_geometries();
 
 struct LayerCase {
   LayerGeometry geometry;
-  StateMethod mode = StateMethod::kReplay;
+  StateMethod way = StateMethod::kReplay;
   DType state = DType::kF32;  // checkpoint, or plain state
   int interval = 16;
   int batch = 64;
@@ -30,7 +31,7 @@ struct LayerCase {
 
 struct LayerTiming {
   double us = 0;         // a step, mean over a fold cycle, median of cycles
-  double must_move = 0;  // bytes a step that the mode cannot avoid
+  double must_move = 0;  // bytes of a step (step_bytes())
 };
 
 LayerTiming time_layer(const LayerCase& layer_case, ThreadPool& pool);

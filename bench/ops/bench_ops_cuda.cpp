@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/common/card.h"
 #include "bench/kernels/device.h"
 #include "ops/cuda/attention_cuda.h"
 #include "ops/cuda/elementwise_cuda.h"
@@ -21,10 +22,6 @@ namespace replayssm::bench {
 namespace {
 
 using ops::cuda::CudaContext;
-
-// As measured on an H200: a copy's bandwidth counting both ways, and a large bf16 product.
-constexpr double kBytesPerSecond = 4.55e12;
-constexpr double kFlopsPerSecond = 790e12;
 
 std::vector<uint16_t> random_bf16(float spread) {
   std::mt19937 random(1);
@@ -90,7 +87,7 @@ class Bench {
   }
 
   void print(const std::string& what, double us, double bytes, double flops) const {
-    const double floor = 1e6 * std::max(bytes / kBytesPerSecond, flops / kFlopsPerSecond);
+    const double floor = 1e6 * std::max(bytes / kReadBytesPerSecond, flops / kFlopsPerSecond);
     std::printf("%-52s %9.1f us  %5.2f TB/s  %4.0f TFLOP/s  %3.0f %% of the floor\n", what.c_str(),
                 us, bytes / us * 1e-6, flops / us * 1e-6, 100 * floor / us);
     std::fflush(stdout);

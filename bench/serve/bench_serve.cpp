@@ -39,18 +39,11 @@ struct Words {
 };
 
 void check_flags(const BenchServeFlags& flags) {
-  for (const int batch : flags.batches) {
-    if (batch < 1 || batch > 4096) throw cli::UsageError("--batch: must be 1..4096");
-  }
   for (const int window : flags.windows) {
-    if (window < 1) throw cli::UsageError("--window: must be 1 or more");
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
   if (flags.draft.empty()) throw cli::UsageError("--draft: must be ngram or a model folder");
-  if (flags.context < 2 || flags.context > 1 << 24)
-    throw cli::UsageError("--context: must be 2 or more");
-  if (flags.tokens < 16 || flags.tokens > 1 << 24)
-    throw cli::UsageError("--tokens: must be 16 or more");
+  if (flags.context < 2) throw cli::UsageError("--context: must be 2 or more");
 }
 
 // Prompts of words, that no two requests begin alike.
@@ -212,7 +205,7 @@ void add_cuda_flags(CLI::App& verb, BenchServeCudaFlags& flags) {
     verb.add_option(name, value, text)->delimiter(',')->capture_default_str()->group("On CUDA");
   };
   const auto one = [&](const char* name, auto& value, const char* text) {
-    verb.add_option(name, value, text)->capture_default_str()->group("On CUDA");
+    return verb.add_option(name, value, text)->capture_default_str()->group("On CUDA");
   };
   const auto flag = [&](const char* name, bool& value, const char* text) {
     verb.add_flag(name, value, text)->group("On CUDA");
@@ -222,8 +215,9 @@ void add_cuda_flags(CLI::App& verb, BenchServeCudaFlags& flags) {
   one("--weights", flags.weights, "bf16, or fp8 with dummy weights");
   list("--mode", flags.modes, "replay, plain, snapshots, activation_replay, joint_advance");
   list("--checkpoint", flags.checkpoints, "fp32, fp16, bf16, int8: of the checkpoint or state");
-  one("--accept", flags.accepted, "tokens of a window that stand, on average");
-  one("--steps", flags.steps, "that are timed");
+  one("--accept", flags.accepted, "tokens of a window that stand, on average")
+      ->check(cli::in_range<double>(1, 16));
+  one("--steps", flags.steps, "that are timed")->check(cli::in_range<int>(1, 100000));
   flag("--exact", flags.exact, "the exact mode: bits that depend on a text's tokens alone");
   flag("--headline", flags.headline, "the cells of docs/benchmarks.md");
   one("--cell-seconds", flags.cell_seconds, "a cell ends after this time, with 200 steps at least");
@@ -239,15 +233,20 @@ void add_serve(CLI::App& app) {
   flags->model.add_folder(*verb);
   flags->model.add_numerics(*verb);
   verb->add_option("--batch", flags->batches, "requests at once")
+      ->check(cli::in_range<int>(1, 4096))
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--window", flags->windows, "windows T: T - 1 drafts a step")
+      ->check(cli::in_range<int>(1, cli::kMaxDrafts + 1))
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--draft", flags->draft, "ngram or a model folder")->capture_default_str();
   verb->add_option("--context", flags->context,
-                   "tokens of each prompt, or positions before a step; 0: 128, on CUDA 1024");
-  verb->add_option("--tokens", flags->tokens, "of each answer")->capture_default_str();
+                   "tokens of each prompt, or positions before a step; 0: 128, on CUDA 1024")
+      ->check(cli::in_range<int>(0, 1 << 24));
+  verb->add_option("--tokens", flags->tokens, "of each answer")
+      ->check(cli::in_range<int>(16, 1 << 24))
+      ->capture_default_str();
   verb->add_option("--url", flags->url, "time a running server of the model, over its streams");
   verb->add_option("--json", flags->json, "also write the figures to this file");
   verb->add_option("--device", flags->device, "cpu, or cuda: steady decoding, step by step")

@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "bench/serve/cost_model.h"
 #include "bench/baselines/dummy_weights.h"
 #include "bench/baselines/loop_cuda.h"
+#include "bench/serve/cost_model.h"
 #include "bench/serve/engine_cells.h"
 #include "core/error.h"
 #include "replay/grid.h"
@@ -120,7 +120,8 @@ class SteadyDecode {
     const bool snapshots = cell_.method == StateMethod::kSnapshots;
     const bool joint = cell_.method == StateMethod::kJointAdvance;
     const int32_t slot = snapshots ? i * window + s.committed - 1 : i;
-    arrays_.state_rows[i] = {slot, joint ? s.committed : 0, joint ? slot : -1, window, token, token};
+    arrays_.state_rows[i] = {slot, joint ? s.committed : 0, joint ? slot : -1, window, token,
+                             token};
     for (int32_t t = 0; t < window; ++t) {
       arrays_.snapshot_slots[token + t] = snapshots ? i * window + t : i;
     }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/common/card.h"
+#include "bench/common/state_bytes.h"
+
 namespace replayssm::bench {
 namespace {
 
-constexpr double kBandwidth = 4.55e12, kFlops = 790e12;
 // What the prediction takes: rates of products at 64 to 1,024 rows, of the state kernels by way and
 // type, of attention, and a launch inside a graph.
 constexpr double kProductBandwidth = 3.9e12, kProductFlops = 600e12;
@@ -39,10 +41,9 @@ class Adder {
   void add(const Mamba2Spec& s) {
     const auto inner = static_cast<double>(s.inner());
     const auto channels = static_cast<double>(s.conv_channels());
-    const double keys = static_cast<double>(s.n_groups) * s.state_dim;
     linear(spec_.hidden, s.inner() + s.conv_channels());
     linear(spec_.hidden, s.n_heads);
-    recurrence(inner, keys, s.state_dim, 2, s.n_heads, 0);
+    recurrence(Family::kMamba2, s.n_heads, s.n_groups, s.head_dim, s.state_dim);
     elementwise(2 * (3 * channels + 3 * inner), 2);
     linear(s.inner(), spec_.hidden);
   }
@@ -51,8 +52,7 @@ class Adder {
     const auto values = static_cast<double>(s.value_size());
     linear(spec_.hidden, s.conv_channels() + s.value_size());
     linear(spec_.hidden, 2 * int64_t{s.n_value_heads}, false);
-    recurrence(values, static_cast<double>(s.key_size()), s.key_dim, 2, s.n_value_heads,
-               s.n_value_heads);
+    recurrence(Family::kGdn, s.n_value_heads, s.n_key_heads, s.value_dim, s.key_dim);
     elementwise(2 * (3 * static_cast<double>(s.conv_channels()) + 3 * values), 2);
     linear(s.value_size(), spec_.hidden);
   }
@@ -64,7 +64,7 @@ class Adder {
     const double bytes = rows * position * (work_.context + work_.window);
     const double flops = 4 * tokens_ * static_cast<double>(s.q_size()) * work_.context;
     cost_.kv_bytes += bytes;
-    cost_.floor.kv += std::max(bytes / kBandwidth, flops / kFlops) * kMs;
+    cost_.floor.kv += std::max(bytes / kReadBytesPerSecond, flops / kFlopsPerSecond) * kMs;
     cost_.predicted.kv +=
         (std::max(bytes / kKvBandwidth, flops / kProductFlops) + 2 * kLaunch) * kMs;
     if (s.output_gate) elementwise(6 * static_cast<double>(s.q_size()), 1);
@@ -114,38 +114,28 @@ class Adder {
     const double bytes = elements * copies * (fp8 ? 1 : 2);
     const double flops = elements * rows * (fp8 ? 1 : 2);
     cost_.weight_bytes += bytes;
-    cost_.floor.weights += std::max(bytes / kBandwidth, flops / kFlops) * kMs;
+    cost_.floor.weights += std::max(bytes / kReadBytesPerSecond, flops / kFlopsPerSecond) * kMs;
     cost_.predicted.weights +=
         (std::max(bytes / kProductBandwidth, flops / kProductFlops) + kLaunch) * kMs;
   }
 
-  // As bench/kernels counts a layer's step.
-  void recurrence(double values, double keys, double key_dim, double ring_bytes, double gates,
-                  double betas) {
-    const double state = values * key_dim * static_cast<double>(dtype_bytes(work_.checkpoint));
-    const double ring_row = (values + keys) * ring_bytes + 4 * gates;
-    const double inputs = 2 * (2 * keys + values) + 4 * (gates + betas), outputs = 2 * values;
-    double bytes = work_.window * (inputs + outputs);
-    switch (work_.state) {
-      case StateMethod::kReplay:
-        bytes += state * (1 + work_.accepted / work_.interval) +
-                 ring_row * (work_.interval / 2.0 + work_.window);
-        break;
-      case StateMethod::kPlain:
-      case StateMethod::kSnapshots:
-        bytes += state * (1 + work_.window);
-        break;
-      case StateMethod::kActivationReplay:
-        bytes += state * 3 + work_.accepted * inputs;
-        break;
-      case StateMethod::kJointAdvance:
-        bytes += state * 2 + work_.accepted * inputs;
-        break;
-    }
-    bytes *= static_cast<double>(work_.rows);
+  void recurrence(Family family, int32_t n_heads, int32_t n_key_heads, int32_t value_dim,
+                  int32_t key_dim) {
+    Problem problem;
+    problem.family = family;
+    problem.n_heads = n_heads;
+    problem.n_key_heads = n_key_heads;
+    problem.value_dim = value_dim;
+    problem.key_dim = key_dim;
+    problem.grid.interval = work_.interval;
+    problem.activation = DType::kBF16;
+    problem.ring = DType::kBF16;  // or fp16
+    problem.checkpoint = work_.checkpoint;
+    const double bytes = static_cast<double>(work_.rows) *
+                         step_bytes(problem, work_.state, work_.window, work_.accepted);
     cost_.state_bytes += bytes;
-    cost_.floor.state += bytes / kBandwidth * kMs;
-    cost_.predicted.state += (bytes / kBandwidth / state_rate(work_) + kLaunch) * kMs;
+    cost_.floor.state += bytes / kReadBytesPerSecond * kMs;
+    cost_.predicted.state += (bytes / kReadBytesPerSecond / state_rate(work_) + kLaunch) * kMs;
   }
 
   // Bytes a token.

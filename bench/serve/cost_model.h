@@ -22,9 +22,8 @@ struct StepWorkload {
   double experts_read = 0;  // of a mixture's, by all tokens; 0: as if they chose at random
 };
 
-// Milliseconds. A floor is, op by op, the larger of bytes / 4.55 TB/s and flops / 790 TFLOP/s (one
-// H200, measured; FP8 twice that); `rest` (norms, conv, activations, draws) moves what the caches
-// hold and has none.
+// Milliseconds. A floor is, op by op, the larger of bytes and flops over the card's rates (card.h);
+// `rest` (norms, conv, activations, draws) moves what the caches hold and has none.
 struct StepTimes {
   double weights = 0, state = 0, kv = 0, rest = 0;
   double total() const { return weights + state + kv + rest; }

@@ -127,9 +127,9 @@ void measure_engine(const std::shared_ptr<const Model>& model, std::unique_ptr<D
         for (int32_t t = 1; t < cells.window; ++t) drafts.push_back((31 * t + i) % vocab);
         request.scripted_drafts.assign(static_cast<size_t>(request.max_new_tokens), drafts);
       }
-      const auto refusal = engine->submit(std::move(request),
-                                          std::make_shared<BatchListener>(batch, i == 0),
-                                          &ids[static_cast<size_t>(i)]);
+      const auto refusal =
+          engine->submit(std::move(request), std::make_shared<BatchListener>(batch, i == 0),
+                         &ids[static_cast<size_t>(i)]);
       if (refusal) fail(refusal->field, ": ", refusal->message);
     }
     std::unique_lock lock(batch.mutex);

@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 
+#include "bench/common/state_bytes.h"
 #include "bench/simulate/simulate.h"
 #include "cli/common.h"
 #include "model/families/family.h"
@@ -17,9 +18,6 @@
 
 namespace replayssm::bench {
 namespace {
-
-constexpr const char* kWays[] = {"plain", "snapshots", "activation_replay", "joint_advance",
-                                 "replay"};
 
 struct SimulateFlags {
   std::string config;
@@ -41,18 +39,6 @@ std::string results_folder(const SimulateFlags& flags) {
 }
 
 void check(const SimulateFlags& flags) {
-  const auto in = [](const char* flag, auto value, auto least, auto most) {
-    if (!(value >= least && value <= most)) {
-      throw cli::UsageError(concat(flag, " ", value, ": must be ", least, "..", most));
-    }
-  };
-  in("--gpus", flags.gpus, 0, 64);
-  in("--memory", flags.memory_gb, 1.0, 1e6);
-  in("--share", flags.share, 0.0, 1.0);
-  for (const int64_t batch : flags.batches) in("--batch", batch, int64_t{1}, int64_t{65536});
-  for (const int64_t context : flags.contexts) {
-    in("--context", context, int64_t{1}, int64_t{1} << 30);
-  }
   if (flags.weights != "bf16" && flags.weights != "fp8") {
     throw cli::UsageError(concat("--weights ", flags.weights, ": must be bf16 or fp8"));
   }
@@ -83,7 +69,7 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
   const auto worth = [&](const LayerTime& time) {
     return std::pair(time.n_heads == n_heads, time.us.size());
   };
-  for (const char* way : kWays) {
+  for (const StateMethod way : kStateMethods) {
     for (const LayerTime& time : all) {
       if (time.way != way || time.family != family || time.value_dim != value_dim ||
           time.key_dim != key_dim || !dtypes.contains(time.dtype)) {
@@ -100,13 +86,13 @@ std::vector<LayerTime> layers_of(const ModelSpec& spec, const SimulateFlags& fla
     }
   }
   const auto place = [](const LayerTime& time) {
-    return std::tuple(std::find(std::begin(kWays), std::end(kWays), time.way), time.dtype,
-                      time.window);
+    return std::tuple(std::find(std::begin(kStateMethods), std::end(kStateMethods), time.way),
+                      time.dtype, time.window);
   };
   std::sort(out.begin(), out.end(),
             [&](const LayerTime& a, const LayerTime& b) { return place(a) < place(b); });
   const auto base = std::find_if(out.begin(), out.end(), [](const LayerTime& time) {
-    return time.way == "plain" && time.dtype == DType::kF32 && time.window == 1;
+    return time.way == StateMethod::kPlain && time.dtype == DType::kF32 && time.window == 1;
   });
   if (base == out.end()) {
     fail(folder, ": holds no plain fp32 times of ", family_name(family), " layers of ", value_dim,
@@ -141,7 +127,7 @@ double tokens_per_second(const Row& row, int64_t batch, const StepParts& step) {
 
 std::string label(const LayerTime& layer) {
   char text[64];
-  std::snprintf(text, sizeof(text), "%-18s %2d %-5s", layer.way.c_str(), layer.window,
+  std::snprintf(text, sizeof(text), "%-18s %2d %-5s", state_method_name(layer.way), layer.window,
                 dtype_name(layer.dtype));
   return text;
 }
@@ -186,7 +172,7 @@ nlohmann::json cells_of(const std::vector<Row>& rows, const std::vector<int64_t>
       const double rate = tokens_per_second(row, batches[i], s);
       const double base = tokens_per_second(rows[0], batches[i], rows[0].steps[i]);
       out.push_back({{"simulated", true},
-                     {"way", row.layer->way},
+                     {"way", state_method_name(row.layer->way)},
                      {"window", row.layer->window},
                      {"accepted", row.layer->accepted},
                      {"dtype", dtype_name(row.layer->dtype)},
@@ -293,21 +279,28 @@ void add_simulate(CLI::App& app) {
   verb->add_option("--config", flags->config, "a config.json, such as those of models/geometries")
       ->required();
   verb->add_option("--gpus", flags->gpus, "0: the fewest of 1, 2, 4, 8 that hold the weights")
+      ->check(cli::in_range<int>(0, 64))
       ->capture_default_str();
   verb->add_option("--weights", flags->weights, "bf16 or fp8")->capture_default_str();
-  verb->add_option("--batch", flags->batches, "sequences")->delimiter(',')->capture_default_str();
+  verb->add_option("--batch", flags->batches, "sequences")
+      ->check(cli::in_range<int64_t>(1, 65536))
+      ->delimiter(',')
+      ->capture_default_str();
   verb->add_option("--context", flags->contexts, "tokens a sequence")
+      ->check(cli::in_range<int64_t>(1, cli::kMaxPositions))
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--checkpoint", flags->checkpoints, "dtypes of states and checkpoints")
       ->delimiter(',')
       ->capture_default_str();
   verb->add_option("--memory", flags->memory_gb, "GB of a GPU for weights and sequences")
+      ->check(cli::in_range<double>(1, cli::kMaxGigabytes))
       ->capture_default_str();
   verb->add_option(
           "--share", flags->share,
           "of the rates of memory and tensor cores that products reach; 0: 0.7 in bf16, 0.5 in "
           "FP8")
+      ->check(cli::in_range<double>(0, 1))
       ->capture_default_str();
   verb->add_option("--results", flags->results, "measured layers (default: bench/results)");
   verb->add_option("--json", flags->json, "also write the figures to this file");

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "bench/common/state_bytes.h"
 #include "core/error.h"
 #include "core/text_file.h"
 
@@ -40,9 +41,10 @@ void read_file(const std::string& path, std::vector<LayerTime>& out) {
   shape.date = file.at("runs").at(0).at("date");
   if (shape.n_heads < 1) fail("n_heads is ", shape.n_heads);
   for (const auto& cell : file.at("cells")) {
-    if (!cell.contains("us")) continue;  // skipped in the run
+    const auto way = parse_state_method(cell.at("way"));
+    if (!way || !cell.contains("us")) continue;  // a sweep, or skipped in the run
     LayerTime time = shape;
-    time.way = cell.at("way");
+    time.way = *way;
     time.window = cell.at("window");
     time.accepted = cell.at("accepted");
     auto same = std::find_if(out.begin(), out.end(), [&](const LayerTime& known) {

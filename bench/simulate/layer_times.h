@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/state_method.h"
 #include "replay/types.h"
 
 namespace replayssm::bench {
@@ -17,7 +18,7 @@ struct LayerTime {
   int32_t value_dim = 0;
   int32_t key_dim = 0;
   DType dtype = DType::kF32;  // of state or checkpoint
-  std::string way;  // "plain", "snapshots", "activation_replay", "joint_advance", "replay"
+  StateMethod way = StateMethod::kReplay;
   int32_t window = 1;
   double accepted = 1;           // tokens that stand a step
   std::map<int64_t, double> us;  // by batch

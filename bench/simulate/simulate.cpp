@@ -159,8 +159,9 @@ double sequence_a_gpu(const ModelSpec& spec, const SimulatedMachine& machine,
   options.checkpoint = layer.dtype;
   const auto model = Model::of({spec, {}}, DType::kBF16, options);
   const ModelMemory m = memory_of(plan_layers_cpu(*model, best_isa()).sizes);
-  const int64_t states = layer.way == "snapshots" ? layer.window : 1;
-  const int64_t ring = layer.way == "plain" || layer.way == "snapshots" ? 0 : m.ring_slot;
+  const int64_t states = layer.way == StateMethod::kSnapshots ? layer.window : 1;
+  const bool no_ring = layer.way == StateMethod::kPlain || layer.way == StateMethod::kSnapshots;
+  const int64_t ring = no_ring ? 0 : m.ring_slot;
   const int64_t pages = ops::pages_for(step.context + layer.window);
   const auto recurrent = static_cast<double>(states * m.checkpoint_slot + ring + m.conv_slot);
   return (recurrent + static_cast<double>(pages) * static_cast<double>(m.kv_page) *

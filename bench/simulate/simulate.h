@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/common/card.h"
 #include "bench/simulate/layer_times.h"
 #include "model/spec.h"
 
@@ -15,15 +16,15 @@ namespace replayssm::bench {
 // figures are assumed.
 struct SimulatedMachine {
   int32_t n_gpus = 1;
-  double memory_bytes = 130e9;    // a GPU, for weights and sequences
-  double read_rate = 4.55e12;     // bytes/s
-  double product_rate = 790e12;   // bf16 operations/s; FP8 twice that
-  double product_share = 0.7;     // of these two that products reach
-  double attention_share = 0.8;   // and attention
-  double small_share = 0.6;       // of read_rate that small kernels reach
-  double launch = 2e-6;           // of each
-  double link_rate = 300e9;       // bytes/s of an all-reduce
-  double reduce_latency = 10e-6;  // of each
+  double memory_bytes = 130e9;  // a GPU, for weights and sequences
+  double read_rate = kReadBytesPerSecond;
+  double product_rate = kFlopsPerSecond;  // in bf16; FP8 twice that
+  double product_share = 0.7;             // of these two that products reach
+  double attention_share = 0.8;           // and attention
+  double small_share = 0.6;               // of read_rate that small kernels reach
+  double launch = kLaunchSeconds;         // of each
+  double link_rate = 300e9;               // bytes/s of an all-reduce
+  double reduce_latency = 10e-6;          // of each
 };
 
 struct SimulatedStep {

@@ -11,9 +11,14 @@ void ModelFlags::add_folder(CLI::App& app) {
   app.add_option("-m,--model", folder, "Hugging Face model folder (default: the GDN demo model)");
 }
 
-void ModelFlags::add_numerics(CLI::App& app) {
-  app.add_option("--grid", interval, "B, tokens between checkpoints: 8, 16, 32 or 64")
+void ModelFlags::add_grid(CLI::App& app) {
+  app.add_option("--grid", interval, "B, tokens between checkpoints")
+      ->check(CLI::IsMember({8, 16, 32, 64}))
       ->capture_default_str();
+}
+
+void ModelFlags::add_numerics(CLI::App& app) {
+  add_grid(app);
   app.add_option("--checkpoint-dtype", checkpoint,
                  "fp32, fp16, bf16 or int8 (default: fp32 for an fp32 model, else fp16)");
   app.add_option("--ring-dtype", ring, "fp32, fp16 or bf16 (default: fp32, fp16; Mamba-2: bf16)");
@@ -21,6 +26,7 @@ void ModelFlags::add_numerics(CLI::App& app) {
 
 void ModelFlags::add_threads(CLI::App& app) {
   app.add_option("--threads", threads, "worker threads; 0: one per hardware thread")
+      ->check(in_range<int>(0, 1024))
       ->capture_default_str();
 }
 
@@ -55,15 +61,9 @@ std::string ModelFlags::folder_or_default() const {
 }
 
 ModelOptions ModelFlags::options(int max_window, const char* window_flag) const {
-  if (interval != 8 && interval != 16 && interval != 32 && interval != 64) {
-    throw UsageError(concat("--grid ", interval, ": must be 8, 16, 32 or 64"));
-  }
   if (max_window > interval) {
     throw UsageError(concat(window_flag, ": a step of ", max_window, " tokens does not fit --grid ",
                             interval, "; ask for less or take a larger grid"));
-  }
-  if (threads < 0 || threads > 1024) {
-    throw UsageError(concat("--threads ", threads, ": must be 0..1024"));
   }
   ModelOptions options;
   options.interval = interval;

@@ -21,6 +21,23 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+// Accepts a T in low..high and no other text; --help shows the range. CLI::Range lets NaN pass.
+template <typename T>
+CLI::Validator in_range(int64_t low, int64_t high) {
+  const std::string range = concat(low, "..", high);
+  const auto check = [low, high, range](std::string& text) {
+    T value{};
+    const bool good = CLI::detail::lexical_cast(text, value) && value >= static_cast<T>(low) &&
+                      value <= static_cast<T>(high);
+    return good ? std::string() : concat("must be ", range, ", not ", text);
+  };
+  return CLI::Validator(check, range);
+}
+
+inline constexpr int kMaxDrafts = 63;  // and the last token: the largest grid
+inline constexpr int64_t kMaxPositions = int64_t{1} << 30;
+inline constexpr int64_t kMaxGigabytes = 1'000'000;
+
 struct ModelFlags {
   std::string folder;
   int interval = 16;
@@ -29,7 +46,8 @@ struct ModelFlags {
   int threads = 0;  // 0: one per hardware thread
 
   void add_folder(CLI::App& app);
-  void add_numerics(CLI::App& app);
+  void add_grid(CLI::App& app);
+  void add_numerics(CLI::App& app);  // with the grid
   void add_threads(CLI::App& app);
 
   std::string folder_or_default() const;

@@ -2,15 +2,13 @@
 #include "runtime/generate.h"
 
 #include <cstdio>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
 
 namespace replayssm::cli {
 namespace {
-
-constexpr int64_t kMaxTokens = int64_t{1} << 30;
-constexpr int kMaxDrafts = 63;  // and the last token: the largest grid
 
 struct GenerateFlags {
   ModelFlags model;
@@ -28,13 +26,7 @@ struct GenerateFlags {
 };
 
 ops::SamplerParams sampling_of(const GenerateFlags& flags) {
-  const auto check = [](bool good, const char* flag, const char* range) {
-    if (!good) throw UsageError(concat(flag, ": must be ", range));
-  };
-  check(flags.temperature >= 0 && flags.temperature <= 100, "--temperature", "0..100");
-  check(flags.top_k >= 0, "--top-k", "0 or more");
-  check(flags.top_p > 0 && flags.top_p <= 1, "--top-p", "in (0, 1]");
-  check(flags.min_p >= 0 && flags.min_p <= 1, "--min-p", "in [0, 1]");
+  if (flags.top_p == 0) throw UsageError("--top-p: must be more than 0");
   ops::SamplerParams params;
   params.temperature = static_cast<float>(flags.temperature);
   params.top_k = flags.top_k;
@@ -129,12 +121,6 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
 }
 
 void run(const GenerateFlags& flags) {
-  if (flags.n < 1 || flags.n > kMaxTokens) {
-    throw UsageError(concat("-n: must be 1..", kMaxTokens));
-  }
-  if (flags.draft_tokens < 1 || flags.draft_tokens > kMaxDrafts) {
-    throw UsageError(concat("--draft-tokens: must be 1..", kMaxDrafts));
-  }
   const bool drafts = flags.draft != "off";
   if (flags.draft.empty() || flags.draft == "script:") {
     throw UsageError(concat("--draft \"", flags.draft, "\": names no folder or file"));
@@ -200,19 +186,28 @@ void add_generate(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("generate", "continue a text");
   flags->model.add_folder(*verb);
   verb->add_option("-p,--prompt", flags->prompt, "the text to continue")->required();
-  verb->add_option("-n", flags->n, "new tokens at most")->capture_default_str();
-  verb->add_option("--temperature", flags->temperature, "0: greedy")->capture_default_str();
-  verb->add_option("--top-k", flags->top_k, "0: all")->capture_default_str();
+  verb->add_option("-n", flags->n, "new tokens at most")
+      ->check(in_range<int64_t>(1, kMaxPositions))
+      ->capture_default_str();
+  verb->add_option("--temperature", flags->temperature, "0: greedy")
+      ->check(in_range<double>(0, 100))
+      ->capture_default_str();
+  verb->add_option("--top-k", flags->top_k, "0: all")
+      ->check(in_range<int>(0, std::numeric_limits<int>::max()))
+      ->capture_default_str();
   verb->add_option("--top-p", flags->top_p, "the likeliest tokens that hold this much; 1: all")
+      ->check(in_range<double>(0, 1))
       ->capture_default_str();
   verb->add_option("--min-p", flags->min_p,
                    "no token less likely than this times the likeliest; 0: all")
+      ->check(in_range<double>(0, 1))
       ->capture_default_str();
   verb->add_option("--seed", flags->seed, "of the draws, with --temperature")
       ->capture_default_str();
   verb->add_option("--draft", flags->draft, "off, ngram, a model folder, or script:FILE")
       ->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
+      ->check(in_range<int>(1, kMaxDrafts))
       ->capture_default_str();
   flags->device.add(*verb);
   flags->model.add_numerics(*verb);

@@ -8,9 +8,6 @@
 namespace replayssm::cli {
 namespace {
 
-constexpr int64_t kMaxContext = int64_t{1} << 30;
-constexpr int64_t kMaxGigabytes = 1'000'000;
-
 struct InspectFlags {
   ModelFlags model;
   std::string config;
@@ -63,14 +60,6 @@ void print_mixers(const ModelSpec& spec) {
 }
 
 void run(const InspectFlags& flags) {
-  if (flags.window < 1) throw UsageError("--window: must be 1 or more");
-  if (flags.context < 1 || flags.context > kMaxContext) {
-    throw UsageError(concat("--context: must be 1..", kMaxContext));
-  }
-  // NaN is refused, too.
-  if (!(flags.memory_gb >= 0 && flags.memory_gb <= kMaxGigabytes)) {
-    throw UsageError(concat("--memory: must be 0..", kMaxGigabytes));
-  }
   const bool shape_only = !flags.config.empty();
   if (shape_only && !flags.model.folder.empty()) throw UsageError("--config: not with --model");
   const ModelOptions options = flags.model.options(flags.window, "--window");
@@ -125,9 +114,14 @@ void add_inspect(CLI::App& app) {
       "--config", flags->config,
       "a config.json alone, such as models/geometries/qwen3.5-35b-a3b.json: no weights "
       "are read");
-  verb->add_option("--memory", flags->memory_gb, "GB: how many sequences fit");
-  verb->add_option("--context", flags->context, "tokens a sequence")->capture_default_str();
-  verb->add_option("--window", flags->window, "longest step: drafts + 1")->capture_default_str();
+  verb->add_option("--memory", flags->memory_gb, "GB: how many sequences fit")
+      ->check(in_range<double>(0, kMaxGigabytes));
+  verb->add_option("--context", flags->context, "tokens a sequence")
+      ->check(in_range<int64_t>(1, kMaxPositions))
+      ->capture_default_str();
+  verb->add_option("--window", flags->window, "longest step: drafts + 1")
+      ->check(in_range<int>(1, kMaxDrafts + 1))
+      ->capture_default_str();
   verb->callback([flags] { run(*flags); });
 }
 

@@ -32,7 +32,6 @@ void run(const LogitsFlags& flags) {
   LogitsParams params;
   params.mode = mode_of(flags.mode);
   params.reject_seed = parse_seed("--reject", flags.reject);
-  if (flags.window < 1) throw UsageError("--window: must be 1 or more");
   const bool verify = params.mode == LogitsMode::kVerify;
   params.window = verify ? flags.window : 1;
   const ModelOptions options = flags.model.options(params.window, "--window");
@@ -64,7 +63,9 @@ void add_logits(CLI::App& app) {
   verb->add_option("--out", flags->out, "safetensors file: logits [positions, vocab] fp32")
       ->required();
   verb->add_option("--mode", flags->mode, "prefill, decode or verify")->capture_default_str();
-  verb->add_option("--window", flags->window, "verify: tokens a window")->capture_default_str();
+  verb->add_option("--window", flags->window, "verify: tokens a window")
+      ->check(in_range<int>(1, kMaxDrafts + 1))
+      ->capture_default_str();
   verb->add_option("--reject", flags->reject, "verify: seed of the accepted points")
       ->capture_default_str();
   flags->model.add_numerics(*verb);

@@ -14,8 +14,6 @@
 namespace replayssm::cli {
 namespace {
 
-constexpr int kMaxDrafts = 63;  // and the last token: the largest grid
-constexpr double kMaxGigabytes = 1e6;
 constexpr size_t kMaxKeyBytes = 4096;
 
 struct ServeFlags {
@@ -48,21 +46,8 @@ void check(bool good, const char* flag, const std::string& range) {
 }
 
 void check_flags(const ServeFlags& flags) {
-  check(flags.port >= 0 && flags.port <= 65535, "--port", "0..65535");
-  check(flags.draft_tokens >= 1 && flags.draft_tokens <= kMaxDrafts, "--draft-tokens",
-        concat("1..", kMaxDrafts));
   check(!flags.draft.empty(), "--draft", "off, ngram or a model folder");
-  check(flags.memory_gb >= 0 && flags.memory_gb <= kMaxGigabytes, "--memory",
-        concat("0..", static_cast<int64_t>(kMaxGigabytes)));
-  check(flags.host_memory_gb >= 0 && flags.host_memory_gb <= kMaxGigabytes, "--host-memory",
-        concat("0..", static_cast<int64_t>(kMaxGigabytes)));
-  check(flags.max_sequences >= 1 && flags.max_sequences <= 4096, "--max-sequences", "1..4096");
-  check(flags.max_queued >= 0 && flags.max_queued <= 1 << 20, "--max-queued", "0..1048576");
-  check(flags.chunk_tokens >= 64 && flags.chunk_tokens <= 65536 && flags.chunk_tokens % 64 == 0,
-        "--chunk-tokens", "a multiple of 64 up to 65536");
-  check(flags.snapshot_interval >= 0 && flags.snapshot_interval <= 1 << 30, "--snapshot-interval",
-        "0..1073741824");
-  check(flags.drain_seconds >= 0 && flags.drain_seconds <= 86400, "--drain-seconds", "0..86400");
+  check(flags.chunk_tokens % 64 == 0, "--chunk-tokens", "a multiple of 64");
   check(flags.api_key.empty() || flags.api_key_file.empty(), "--api-key",
         "given once: itself or by --api-key-file");
   if (flags.test_hooks && !server::is_loopback(flags.listener.host)) {
@@ -192,6 +177,7 @@ void add_serve(CLI::App& app) {
   flags->model.add_folder(*verb);
   verb->add_option("--host", flags->listener.host, "address to listen on")->capture_default_str();
   verb->add_option("--port", flags->port, "0: any free one, which is printed")
+      ->check(in_range<int>(0, 65535))
       ->capture_default_str();
   verb->add_option("--api-key", flags->api_key, "what clients must send as a bearer token");
   verb->add_option("--api-key-file", flags->api_key_file, "the same from a file");
@@ -199,31 +185,39 @@ void add_serve(CLI::App& app) {
                    "a Jinja file in place of the model's own");
   verb->add_option("--draft", flags->draft, "off, ngram or a model folder")->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
+      ->check(in_range<int>(1, kMaxDrafts))
       ->capture_default_str();
   verb->add_flag("--fixed-drafts", flags->fixed_drafts,
                  "always as many drafts as that; else as many as pay");
   verb->add_option("--memory", flags->memory_gb,
                    "GB for all, on the device; 0: as much as there is use for, of what is free")
+      ->check(in_range<double>(0, kMaxGigabytes))
       ->capture_default_str();
   verb->add_option("--host-memory", flags->host_memory_gb,
                    "GB beside it, of host memory, for snapshots that a device's gives up")
+      ->check(in_range<double>(0, kMaxGigabytes))
       ->capture_default_str();
   verb->add_option("--max-sequences", flags->max_sequences, "that run at once")
+      ->check(in_range<int>(1, 4096))
       ->capture_default_str();
   verb->add_option("--max-queued", flags->max_queued, "that wait; beyond it the answer is 429")
+      ->check(in_range<int>(0, 1 << 20))
       ->capture_default_str();
   verb->add_option("--max-positions", flags->max_positions,
                    "of one sequence; 0: the model's, 4096 at most");
   verb->add_option("--chunk-tokens", flags->chunk_tokens, "of prompts in one pass")
+      ->check(in_range<int64_t>(64, 65536))
       ->capture_default_str();
   verb->add_option("--snapshot-interval", flags->snapshot_interval,
                    "positions between snapshots of a prompt; 0: at powers of two and message ends")
+      ->check(in_range<int64_t>(0, kMaxPositions))
       ->capture_default_str();
   verb->add_option("--cache-dir", flags->cache_folder, "folder for snapshots and sessions");
   verb->add_flag("--no-prefix-cache", flags->no_prefix_cache, "compute every prompt in full");
   verb->add_option("--trace", flags->trace_file, "Chrome trace of the scheduler and the passes");
   verb->add_option("--drain-seconds", flags->drain_seconds,
                    "what answers under way have left after SIGTERM")
+      ->check(in_range<double>(0, 86400))
       ->capture_default_str();
   verb->add_flag("--test-hooks", flags->test_hooks, "the /test routes; on loopback alone");
   flags->device.add(*verb);

@@ -1,5 +1,5 @@
 // The yardstick of bench_kernels: its floors are those that the targets were set by.
-#include "../../bench/kernels/cells.h"
+#include "bench/kernels/cells.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,8 @@ const LayerShape& shape_of(const std::string& name) {
 }
 
 double floor_of(const char* shape, DType dtype, int window, int batch) {
-  return floor_us(must_move_bytes({&shape_of(shape), dtype, Way::kReplay, window, batch, 16}));
+  return floor_us(
+      must_move_bytes({&shape_of(shape), dtype, StateMethod::kReplay, window, batch, 16}));
 }
 
 TEST(Cells, FloorsAreThoseOfThePublishedTable) {
@@ -33,13 +34,13 @@ TEST(Cells, FloorsAreThoseOfThePublishedTable) {
 
 TEST(Cells, BaselinesMoveTheStateAsTheirMethodsSay) {
   const double state = 524288.0 * 4, slack = 0.03 * state;  // inputs and outputs
-  const auto bytes = [&](Way way, int window) {
+  const auto bytes = [&](StateMethod way, int window) {
     return must_move_bytes({&shape_of("nano30b"), DType::kF32, way, window, 1, 16});
   };
-  EXPECT_NEAR(bytes(Way::kPlain, 1), 2 * state, slack);
-  EXPECT_NEAR(bytes(Way::kSnapshots, 4), 5 * state, 4 * slack);
-  EXPECT_NEAR(bytes(Way::kActivationReplay, 4), 3 * state, 8 * slack);
-  EXPECT_NEAR(bytes(Way::kJointAdvance, 4), 2 * state, 8 * slack);
+  EXPECT_NEAR(bytes(StateMethod::kPlain, 1), 2 * state, slack);
+  EXPECT_NEAR(bytes(StateMethod::kSnapshots, 4), 5 * state, 4 * slack);
+  EXPECT_NEAR(bytes(StateMethod::kActivationReplay, 4), 3 * state, 8 * slack);
+  EXPECT_NEAR(bytes(StateMethod::kJointAdvance, 4), 2 * state, 8 * slack);
 }
 
 TEST(Cells, TheHeadlineIsAPartOfAllAndNamesAreUnique) {
@@ -53,7 +54,7 @@ TEST(Cells, TheHeadlineIsAPartOfAllAndNamesAreUnique) {
         // A ring that a step may use: see docs/contract.md.
         const Problem p = cell.problem();
         EXPECT_GE(p.grid.ring_rows, Grid::rows_for(16, p.max_window));
-        EXPECT_EQ(p.max_window, cell.way == Way::kSweep ? 1 : cell.window);
+        EXPECT_EQ(p.max_window, cell.sweep ? 1 : cell.window);
         EXPECT_LE(accepted_of(cell.window), cell.window);
       }
       for (const Cell& cell : cells_of(shape, dtype, 16, true)) headline.insert(cell.name());

@@ -1,5 +1,5 @@
 // A long measurement is resumed, never mixed with one of other sources.
-#include "../../bench/kernels/results.h"
+#include "bench/kernels/results.h"
 
 #include <gtest/gtest.h>
 
@@ -30,8 +30,8 @@ class Shards : public testing::Test {
 
   std::string folder_;
   const LayerShape& shape_ = layer_shapes()[0];
-  const Cell first_{&shape_, DType::kF16, Way::kReplay, 4, 32, 16};
-  const Cell second_{&shape_, DType::kF16, Way::kPlain, 1, 32, 16};
+  const Cell first_{&shape_, DType::kF16, StateMethod::kReplay, 4, 32, 16};
+  const Cell second_{&shape_, DType::kF16, StateMethod::kPlain, 1, 32, 16};
   const nlohmann::json run_ = run_json({"a card", "1.2", "13.0", 4e12, 4e12}, "bench_kernels");
 };
 

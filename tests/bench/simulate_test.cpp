@@ -137,10 +137,10 @@ TEST_F(Simulate, Refusals) {
     expect_bench_fails(code, more, parts);
   };
   fails(1, {"--gpus", "3"}, {"--gpus 3", "64 heads"});
-  fails(2, {"--gpus", "65"}, {"--gpus 65"});
-  fails(2, {"--batch", "0"}, {"--batch 0"});
-  fails(2, {"--share", "-0.1"}, {"--share -0.1"});
-  fails(2, {"--share", "1.1"}, {"--share 1.1"});
+  fails(2, {"--gpus", "65"}, {"--gpus", "0..64", "65"});
+  fails(2, {"--batch", "0"}, {"--batch", "1..65536"});
+  fails(2, {"--share", "-0.1"}, {"--share", "0..1", "-0.1"});
+  fails(2, {"--share", "1.1"}, {"--share", "0..1", "1.1"});
   fails(2, {"--weights", "int4"}, {"--weights int4"});
   fails(2, {"--checkpoint", "int4"}, {"--checkpoint int4"});
   write_text(folder_.file("h200_y.json"), "{\"family\": \"GDN\"}");

@@ -75,6 +75,12 @@ TEST_F(Refusals, GenerateFlags) {
       {"--draft-tokens", "99999999999"},
   };
   for (const auto& flags : bad) generate_fails(2, flags, {flags[0]});
+  // What is out of a range is told the range.
+  generate_fails(2, {"-n", "0"}, {"-n", "1..1073741824"});
+  generate_fails(2, {"--temperature", "nan"}, {"--temperature", "0..100", "nan"});
+  generate_fails(2, {"--draft-tokens", "64"}, {"--draft-tokens", "1..63", "64"});
+  generate_fails(2, {"--threads", "1025"}, {"--threads", "0..1024", "1025"});
+  generate_fails(2, {"--grid", "12"}, {"--grid", "8,16,32,64"});
   generate_fails(2, {"--draft", "ngram", "--draft-tokens", "16"}, {"--draft-tokens", "--grid 16"});
   generate_fails(2, {"--draft", "ngram", "--draft-tokens", "2147483647"}, {"--draft-tokens"});
   // Without the backend, without a device, or for this model, which is stored in fp32.

@@ -7,9 +7,9 @@
 #include <random>
 #include <tuple>
 
+#include "bench/baselines/state_kernels.h"
 #include "device.h"
 #include "replay/convert.h"
-#include "bench/baselines/state_kernels.h"
 #include "replay/ref/reference.h"
 
 namespace replayssm::test {
@@ -275,9 +275,16 @@ TEST_P(CudaBaselines, EveryMethodIsTheRecurrence) {
   }
 }
 
+std::string case_name(const testing::TestParamInfo<CudaBaselines::ParamType>& info) {
+  const auto& [layer, dtype] = info.param;
+  const std::string family = layer.family == Family::kGdn ? "gdn" : "mamba2";
+  return family + "_V" + std::to_string(layer.value_dim) + "_" + dtype_name(dtype);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CudaBaselines,
                          testing::Combine(testing::ValuesIn(kLayers),
-                                          testing::Values(DType::kF32, DType::kF16, DType::kBF16)));
+                                          testing::Values(DType::kF32, DType::kF16, DType::kBF16)),
+                         case_name);
 
 }  // namespace
 }  // namespace replayssm::test

@@ -301,8 +301,13 @@ TEST_P(CudaEngine, BudgetThatHoldsNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Demo, CudaEngine,
                          ::testing::Values(Way{"demo-gdn", {}}, Way{"demo-gdn", DType::kI8},
-                                           Way{"demo-mamba2", {}},
-                                           Way{"demo-mamba2", DType::kF32}));
+                                           Way{"demo-mamba2", {}}, Way{"demo-mamba2", DType::kF32}),
+                         [](const auto& info) {
+                           const std::string model = info.param.model;
+                           const auto checkpoint = info.param.checkpoint;
+                           return (model == "demo-gdn" ? "gdn_" : "mamba2_") +
+                                  std::string(checkpoint ? dtype_name(*checkpoint) : "default");
+                         });
 
 }  // namespace
 }  // namespace replayssm

@@ -93,12 +93,12 @@ TEST_P(ModelCudaTest, LogitsNearTheReference) {
   const Golden golden(c);
   const size_t vocab = golden.logits.size() / golden.ids.size();
   for (const DType checkpoint : {DType::kF32, DType::kF16}) {
-    for (const LogitsParams& params : {LogitsParams{LogitsMode::kPrefill, 1, 0},
-                                       LogitsParams{LogitsMode::kDecode, 1, 0},
-                                       LogitsParams{LogitsMode::kVerify, 4, 1}}) {
+    for (const LogitsParams& params :
+         {LogitsParams{LogitsMode::kPrefill, 1, 0}, LogitsParams{LogitsMode::kDecode, 1, 0},
+          LogitsParams{LogitsMode::kVerify, 4, 1}}) {
       const auto got = logits_on(c, checkpoint, false, golden.ids, params);
-      const double error = c.experts ? median_error(got, golden.logits, vocab)
-                                     : relative_error(got, golden.logits);
+      const double error =
+          c.experts ? median_error(got, golden.logits, vocab) : relative_error(got, golden.logits);
       EXPECT_LE(error, c.bound) << "mode " << static_cast<int>(params.mode);
       std::printf("%s %s T %d: %.2e\n", c.name().c_str(), dtype_name(checkpoint), params.window,
                   error);

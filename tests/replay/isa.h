@@ -23,8 +23,11 @@ class EachIsa : public testing::TestWithParam<Isa> {
   Isa isa() const { return GetParam(); }
 };
 
+inline std::string isa_text(Isa isa) {
+  return isa == Isa::kAvx512 ? "avx512" : isa == Isa::kAvx2 ? "avx2" : "portable";
+}
 inline std::string isa_test_name(const testing::TestParamInfo<Isa>& info) {
-  return info.param == Isa::kAvx512 ? "avx512" : info.param == Isa::kAvx2 ? "avx2" : "portable";
+  return isa_text(info.param);
 }
 
 #define REPLAYSSM_EACH_ISA(suite)                                                              \

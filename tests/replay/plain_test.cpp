@@ -101,11 +101,18 @@ TEST_P(Plain, FollowsTheRecurrenceAndKeepsEverySnapshot) {
   EXPECT_LT(std::sqrt(num / den), bound);
 }
 
+std::string case_name(const testing::TestParamInfo<Plain::ParamType>& info) {
+  const auto [isa, family, dtype] = info.param;
+  const char* name = family == Family::kMamba2 ? "mamba2" : family == Family::kGdn ? "gdn" : "kda";
+  return isa_text(isa) + "_" + name + "_" + dtype_name(dtype);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Plain,
                          testing::Combine(testing::ValuesIn(supported_isas()),
                                           testing::Values(Family::kMamba2, Family::kGdn,
                                                           Family::kKda),
-                                          testing::Values(DType::kF32, DType::kF16, DType::kBF16)));
+                                          testing::Values(DType::kF32, DType::kF16, DType::kBF16)),
+                         case_name);
 
 }  // namespace
 }  // namespace replayssm::test

@@ -11,6 +11,7 @@
 #include "bench/precision/study.h"
 #include "core/error.h"
 #include "model/safetensors.h"
+#include "replay/kernels.h"
 
 namespace replayssm::study {
 namespace {
@@ -92,7 +93,9 @@ std::map<std::string, std::vector<double>> documented(Family family) {
   return rows;
 }
 
-// Within a tenth: the figures are printed to two digits, and instruction sets differ in rounding.
+// Within a tenth: the figures are printed to two digits. What fp32 rounds (below 1e-6) depends on
+// the order of sums, which is another with AVX2 than with AVX-512, the document's, and portable
+// code.
 TEST_P(Precision, FiguresOfTheDocument) {
   const auto rows = documented(GetParam());
   const std::vector<Errors> columns = measured(GetParam());
@@ -103,7 +106,9 @@ TEST_P(Precision, FiguresOfTheDocument) {
     ASSERT_EQ(row->second.size(), columns.size()) << scheme.name();
     for (size_t i = 0; i < columns.size(); ++i) {
       const double error = columns[i].at(scheme.name());
-      EXPECT_NEAR(error, row->second[i], 0.1 * error + 1e-7) << scheme.name() << " column " << i;
+      const double documented = row->second[i];
+      const double share = documented < 1e-6 && best_isa() == Isa::kAvx2 ? 0.25 : 0.1;
+      EXPECT_NEAR(error, documented, share * error) << scheme.name() << " column " << i;
     }
   }
 }

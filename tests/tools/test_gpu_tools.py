@@ -11,6 +11,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import bench_tables  # noqa: E402
 import check_targets  # noqa: E402
 import gpu_results  # noqa: E402
 import gpu_tables  # noqa: E402
@@ -207,6 +208,67 @@ class TestReport(unittest.TestCase):
             path = pathlib.Path(folder) / "skips.txt"
             path.write_text("# why\nstep_cuda_test/Step.Left  # no kernel\n\n")
             self.assertEqual(gpu_test_report.expected_skips(path), {"step_cuda_test/Step.Left"})
+
+
+class BenchTables(unittest.TestCase):
+    def run_tool(self, *arguments):
+        return subprocess.run([sys.executable, ROOT / "tools" / "bench_tables.py", *arguments],
+                              capture_output=True, text=True)
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name)
+        rows = [{"layer": "SOME LAYER", "batch": 1, "window": 1, "state": state, "dtype": dtype,
+                 "us": us, "speed_up": 100 / us}
+                for state, dtype, us in (("plain", "fp32", 100), ("plain", "fp16", 70),
+                                         ("replay", "fp32", 60), ("replay", "fp16", 50),
+                                         ("replay", "int8", 40))]
+        (self.path / "cpu_layers.json").write_text(
+            json.dumps({"read_bytes_per_second": 12.3e9, "layers": rows}))
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def test_nothing_that_is_published_is_overwritten_unasked(self):
+        published = [bench_tables.DOCUMENT, *(ROOT / "docs" / "img").glob("*.svg")]
+        before = [path.read_bytes() for path in published]
+        done = self.run_tool("layers", "--results", self.path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("12.3 GB/s", done.stdout)
+        self.assertIn("| 1 | 1 | 100 | 70 (1.43x) | 60 (1.67x) | 50 (2.00x) | 40 (2.50x) |", done.stdout)
+        self.assertEqual(self.run_tool().returncode, 0)
+        self.assertEqual([path.read_bytes() for path in published], before)
+
+    def test_write_replaces_the_named_table_alone(self):
+        document = self.path / "page.md"
+        document.write_text("a\n<!-- layers -->\nold\n<!-- end -->\nb\n"
+                            "<!-- model -->\nkept\n<!-- end -->\n")
+        arguments = ("--results", self.path, "--document", document, "--write")
+        done = self.run_tool("layers", *arguments)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        text = document.read_text()
+        self.assertIn("SOME LAYER", text)
+        self.assertNotIn("old", text)
+        self.assertTrue(text.startswith("a\n<!-- layers -->\n"))
+        self.assertTrue(text.endswith("b\n<!-- model -->\nkept\n<!-- end -->\n"))
+        # A document without the place for a table stays as it is.
+        done = self.run_tool("layers", "gpu", *arguments)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("gpu", done.stderr)
+        self.assertEqual(document.read_text(), text)
+
+    def test_what_it_does_not_know_is_refused(self):
+        for arguments, part in ((["--frob"], "--frob"), (["tables"], "tables"),
+                                (["layers", "--results", "/no/such/folder"], "/no/such/folder")):
+            done = self.run_tool(*arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(part, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+
+
+class Card(unittest.TestCase):
+    def test_the_picture_takes_the_rates_of_the_benches(self):
+        self.assertEqual((roofline_svg.READ, roofline_svg.LAUNCH), (4.55e12, 2e-6))
 
 
 class Targets(unittest.TestCase):
