@@ -1,0 +1,51 @@
+// Draws texts from grammars for check_samples.py. Each line on stdin is an object {"schema", "n"} or
+// {"regex", "n"}; each on stdout {"texts", "unfinished", "seconds"}, or {"param", "error"} if the
+// grammar is refused.
+#include <chrono>
+#include <iostream>
+
+#include "sampler.h"
+#include "server/api_error.h"
+#include "server/grammar/grammar.h"
+
+namespace replayssm::server {
+namespace {
+
+Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  try {
+    Warnings warnings;
+    const ConstraintPtr grammar = grammars.json_schema(line.at("schema"), "schema", warnings);
+    Json out = {{"compile_seconds", seconds()}, {"texts", Json::array()}, {"unfinished", 0}};
+    for (int i = 0; i < line.at("n").get<int>(); ++i) {
+      if (const auto text = sampler.draw(*grammar)) {
+        out["texts"].push_back(*text);
+      } else {
+        out["unfinished"] = out["unfinished"].get<int>() + 1;
+      }
+    }
+    out["warnings"] = warnings;
+    out["seconds"] = seconds();
+    return out;
+  } catch (const ApiError& e) {
+    return {{"param", e.object().value("param", "")}, {"error", e.what()}, {"seconds", seconds()}};
+  }
+}
+
+}  // namespace
+}  // namespace replayssm::server
+
+int main(int n_arguments, char** arguments) {
+  using namespace replayssm;
+  using namespace replayssm::server;
+  const ServedModel model = sampled_model();
+  GrammarCompiler grammars(model);
+  Sampler sampler(model, n_arguments > 1 ? std::stoull(arguments[1]) : 1);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << dump_json(answer(Json::parse(line), grammars, sampler)) << std::endl;
+  }
+  return 0;
+}
