@@ -20,6 +20,8 @@ Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
     Warnings warnings;
     const ConstraintPtr grammar = grammars.json_schema(line.at("schema"), "schema", warnings);
     Json out = {{"compile_seconds", seconds()}, {"texts", Json::array()}, {"unfinished", 0}};
+    sampler.mask_seconds = 0;
+    sampler.n_masks = 0;
     for (int i = 0; i < line.at("n").get<int>(); ++i) {
       if (const auto text = sampler.draw(*grammar)) {
         out["texts"].push_back(*text);
@@ -28,6 +30,7 @@ Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
       }
     }
     out["warnings"] = warnings;
+    out["mask_seconds"] = sampler.mask_seconds / static_cast<double>(std::max<int64_t>(1, sampler.n_masks));
     out["seconds"] = seconds();
     return out;
   } catch (const ApiError& e) {

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 from uuid import UUID
 
 FORMATS = ["date", "time", "date-time", "duration", "email", "idn-email", "hostname", "ipv4", "ipv6",
-           "uuid", "uri", "uri-reference", "iri", "iri-reference", "json-pointer",
-           "relative-json-pointer"]
+           "uuid", "uri", "uri-reference", "iri", "iri-reference", "json-pointer"]
 WORDS = ["a", "b", "key", "x y", "é", "value_1", "kind"]
 
 

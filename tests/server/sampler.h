@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <random>
 #include <string>
@@ -39,7 +40,11 @@ class Sampler {
     std::vector<uint8_t> allowed(kSampledVocab);
     std::vector<int32_t> ids, preferred;
     for (int i = 0; i < most; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
       constraint->allowed(allowed);
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+      mask_seconds += taken.count();
+      ++n_masks;
       bool may_end = false;
       ids.clear();
       preferred.clear();
@@ -63,9 +68,12 @@ class Sampler {
     return std::nullopt;
   }
 
-  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  double mask_seconds = 0;
+  int64_t n_masks = 0;
 
  private:
+  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
+
   const model::Tokenizer& tokenizer_;
   const std::vector<int32_t> ends_;
   std::vector<bool> closes_, is_byte_;

@@ -16,7 +16,7 @@ FormatKind kind_of_format(const std::string& format);
 
 // A regular expression that only valid strings match; empty if there is none. Rare forms that not
 // every validator accepts are left out: IP literals in URIs, quoted local parts of emails.
-// `bounded`: no string that matches has more than 2,048 characters, where that makes a difference.
+// `bounded`: there is a longest string that matches; it costs some time where there is none else.
 std::string format_pattern(const std::string& format, bool bounded = false);
 
 }  // namespace replayssm::server

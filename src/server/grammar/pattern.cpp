@@ -133,11 +133,22 @@ struct Part {
   bool varies() const { return shortest != longest; }
 };
 
-// Written of a class of characters, repeated.
-std::string repeated_unit(const std::string& unit, int64_t least, int64_t most) {
-  if (least == 1 && most == 1) return unit;
-  if (most >= 0) return concat(unit, "{", least, ",", most, "}");
-  return concat(unit, "{", least, "}", unit, "*");
+// `body`, one item, repeated. Counts are written in steps: above this the compiler counts while it
+// matches, which makes each mask a thousand times dearer.
+constexpr int64_t kMaxStep = 128;
+
+std::string repeated_item(const std::string& body, int64_t least, int64_t most) {
+  if (least == 1 && most == 1) return body;
+  if (most >= 0 && most <= kMaxStep) return concat(body, "{", least, ",", most, "}");
+  if (least > 0) {
+    const int64_t step = std::min(least, kMaxStep);
+    const std::string first = step == 1 ? body : concat(body, "{", step, "}");
+    const int64_t rest = most < 0 ? -1 : most - step;
+    return rest == 0 ? first : first + repeated_item(body, least - step, rest);
+  }
+  if (most < 0) return body + "*";
+  return concat("(", body, "{0,", kMaxStep - 1, "}|", body, "{", kMaxStep, "}",
+                repeated_item(body, 0, most - kMaxStep), ")");
 }
 
 class PatternParser {
@@ -165,7 +176,7 @@ class PatternParser {
     const int64_t least = std::max(part.shortest, lengths.least);
     const int64_t most = below ? part.longest : lengths.most;
     if (most >= 0 && least > most) fail("has no match that minLength and maxLength allow");
-    return repeated_unit(part.unit, least, most);
+    return repeated_item(part.unit, least, most);
   }
 
  private:
@@ -272,16 +283,10 @@ class PatternParser {
     part.loose = varies ? part.size : 0;
     part.n_loose = body_varies ? std::max<int64_t>(1, part.n_loose) * n : varies ? 1 : 0;
     if (part.unit.empty() || body_varies || part.shortest != 1) {
-      const std::string body = "(" + part.text + ")";
       part.unit.clear();
-      if (most < 0) {
-        part.text = least > 1 ? concat(body, "{", least - 1, "}", body, "+")
-                              : concat(body, least == 1 ? "+" : "*");
-      } else {
-        part.text = concat(body, "{", least, ",", most, "}");
-      }
+      part.text = repeated_item("(" + part.text + ")", least, most);
     } else {
-      part.text = repeated_unit(part.unit, least, most);
+      part.text = repeated_item(part.unit, least, most);
     }
     part.shortest *= least;
     part.longest = part.longest < 0 || most < 0 ? -1 : part.longest * most;
