@@ -21,8 +21,8 @@ import sample_schemas
 def random_class(rng):
     if rng.random() < 0.3:
         return rng.choice([r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", "."])
-    items = "".join(rng.choice(["a-c", "x", "0-4", "_", r"\-", r"\d", r"\w", "é", " ", r"\.", "T-Z"])
-                    for _ in range(rng.randint(1, 3)))
+    kinds = ["a-c", "x", "0-4", "_", r"\-", r"\d", r"\w", "é", " ", r"\.", "T-Z"]
+    items = "".join(rng.choice(kinds) for _ in range(rng.randint(1, 3)))
     return "[" + ("^" if rng.random() < 0.2 else "") + items + "]"
 
 
@@ -134,9 +134,9 @@ def main():
                 print("wrong: %s\n  %s\n  %s" % (json.dumps(schema, ensure_ascii=False)[:1500],
                                                 text[:300], fault))
         failed = failed or wrong > 0 or drawn == 0
-        print("%s: %d grammars, %d refused; %d texts, %d wrong, %d not finished; %.1f s, the slowest "
-              "grammar made in %.3f s" % (kind, len(schemas), refused, drawn, wrong, unfinished,
-                                          seconds, slowest), flush=True)
+        print("%s: %d grammars, %d refused; %d texts, %d wrong, %d not finished; %.1f s, the "
+              "slowest grammar made in %.3f s" % (kind, len(schemas), refused, drawn, wrong,
+                                                  unfinished, seconds, slowest), flush=True)
     return 1 if failed else 0
 
 

@@ -1,4 +1,5 @@
-// Draws texts from grammars for check_samples.py. Each line on stdin is an object {"schema", "n"} or
+// Draws texts from grammars for check_samples.py. Each line on stdin is an object {"schema", "n"}
+// or
 // {"regex", "n"}; each on stdout {"texts", "unfinished", "seconds"}, or {"param", "error"} if the
 // grammar is refused.
 #include <chrono>
@@ -11,6 +12,19 @@
 namespace replayssm::server {
 namespace {
 
+ConstraintPtr grammar_of(const Json& line, GrammarCompiler& grammars, Warnings& warnings) {
+  using Kind = Structure::Kind;
+  if (line.contains("tools")) {
+    const ToolStyle style = line.at("style") == "xml" ? ToolStyle::kXml : ToolStyle::kJson;
+    return grammars.tool_call(line.at("tools"), style, warnings);
+  }
+  for (const auto& [name, kind] :
+       {std::pair{"schema", Kind::kSchema}, {"regex", Kind::kRegex}, {"grammar", Kind::kGrammar}}) {
+    if (line.contains(name)) return grammars.structured({kind, name, line.at(name)}, warnings);
+  }
+  throw ApiError(400, "no grammar");
+}
+
 Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] {
@@ -18,7 +32,7 @@ Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
   };
   try {
     Warnings warnings;
-    const ConstraintPtr grammar = grammars.json_schema(line.at("schema"), "schema", warnings);
+    const ConstraintPtr grammar = grammar_of(line, grammars, warnings);
     Json out = {{"compile_seconds", seconds()}, {"texts", Json::array()}, {"unfinished", 0}};
     sampler.mask_seconds = 0;
     sampler.n_masks = 0;
@@ -30,7 +44,8 @@ Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
       }
     }
     out["warnings"] = warnings;
-    out["mask_seconds"] = sampler.mask_seconds / static_cast<double>(std::max<int64_t>(1, sampler.n_masks));
+    out["mask_seconds"] =
+        sampler.mask_seconds / static_cast<double>(std::max<int64_t>(1, sampler.n_masks));
     out["seconds"] = seconds();
     return out;
   } catch (const ApiError& e) {

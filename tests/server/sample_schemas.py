@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, Optional, Union
 from uuid import UUID
 
-FORMATS = ["date", "time", "date-time", "duration", "email", "idn-email", "hostname", "ipv4", "ipv6",
-           "uuid", "uri", "uri-reference", "iri", "iri-reference", "json-pointer"]
+FORMATS = ["date", "time", "date-time", "duration", "email", "idn-email", "hostname", "ipv4",
+           "ipv6", "uuid", "uri", "uri-reference", "iri", "iri-reference", "json-pointer"]
 WORDS = ["a", "b", "key", "x y", "é", "value_1", "kind"]
 
 
@@ -50,8 +50,8 @@ class Maker:
         out = {"type": "integer" if whole else "number"}
         if not whole and self.chance(0.2):
             out["multipleOf"] = 1
-        real = lambda: self.rng.choice([0, 1, -1, 0.5, -0.25, 3.14, 100, 0.001, -99.9, 1e6, 12.5, 7])
-        low, high = sorted([self.bound() if whole else real() for _ in range(2)])
+        reals = [0, 1, -1, 0.5, -0.25, 3.14, 100, 0.001, -99.9, 1e6, 12.5, 7]
+        low, high = sorted([self.bound() if whole else self.rng.choice(reals) for _ in range(2)])
         if self.chance(0.5):
             out[self.rng.choice(["minimum", "exclusiveMinimum"])] = low
         if self.chance(0.5):
@@ -59,8 +59,8 @@ class Maker:
         return out
 
     def literal(self):
-        return self.rng.choice(["a", "b c", "é\"\\\n", 1, 2.5, True, None, [], [1, "x"], {"k": 1}, 10**12,
-                                -3, 1.0, ""])
+        return self.rng.choice(["a", "b c", "é\"\\\n", 1, 2.5, True, None, [], [1, "x"], {"k": 1},
+                                10**12, -3, 1.0, ""])
 
     def values(self):
         if self.chance(0.3):
@@ -151,8 +151,8 @@ class Maker:
         elif roll < 0.9:
             out = {"$ref": self.define(depth - 1)}
         elif roll < 0.94:
-            out = {"type": self.rng.sample(["string", "integer", "null", "boolean", "array", "object"],
-                                           2)}
+            out = {"type": self.rng.sample(["string", "integer", "null", "boolean", "array",
+                                            "object"], 2)}
         elif roll < 0.96:
             out = {}
         else:
@@ -249,7 +249,8 @@ WRITTEN = r"""[
 {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {
   "name": {"type": "string", "minLength": 1}, "age": {"type": "integer", "exclusiveMinimum": 0},
   "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-  "email": {"type": "string", "format": "email"}, "when": {"type": "string", "format": "date-time"}},
+  "email": {"type": "string", "format": "email"},
+  "when": {"type": "string", "format": "date-time"}},
   "required": ["name", "age"], "additionalProperties": false},
 {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "properties": {
   "n": {"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991},
@@ -264,7 +265,8 @@ WRITTEN = r"""[
   {"type": "object", "properties": {"k": {"const": "a", "type": "string"}}, "required": ["k"]},
   {"type": "object", "properties": {"k": {"const": "b", "type": "string"},
    "v": {"type": "integer", "format": "int64"}}, "required": ["k", "v"]}]}}, "required": ["p"]},
-{"$schema": "http://json-schema.org/draft-04/schema#", "components": {"schemas": {"Base": {"type": "object", "properties": {"id": {"type": "string",
+{"$schema": "http://json-schema.org/draft-04/schema#",
+ "components": {"schemas": {"Base": {"type": "object", "properties": {"id": {"type": "string",
   "format": "uuid", "readOnly": true, "example": "x"}}, "required": ["id"]}}},
   "allOf": [{"$ref": "#/components/schemas/Base"}, {"type": "object", "properties": {
   "size": {"type": "number", "format": "double", "minimum": 0, "maximum": 1e300},

@@ -23,7 +23,8 @@ inline ServedModel sampled_model() {
 // temperature do; the others prefer tokens of one byte, which reach every state of an automaton.
 class Sampler {
  public:
-  Sampler(const ServedModel& model, uint64_t seed) : tokenizer_(*model.tokenizer), ends_(model.eos_ids), random_(seed) {
+  Sampler(const ServedModel& model, uint64_t seed)
+      : tokenizer_(*model.tokenizer), ends_(model.eos_ids), random_(seed) {
     for (int32_t id = 0; id < kSampledVocab; ++id) {
       const auto token = tokenizer_.token_bytes(id);
       closes_.push_back(token.find_first_of("\"}]") != std::string_view::npos);
@@ -38,7 +39,7 @@ class Sampler {
     const double end = chance(0.5) ? 0.05 : 0.5;
     std::string text;
     std::vector<uint8_t> allowed(kSampledVocab);
-    std::vector<int32_t> ids, preferred;
+    std::vector<int32_t> ids, preferred, single;
     for (int i = 0; i < most; ++i) {
       const auto begin = std::chrono::steady_clock::now();
       constraint->allowed(allowed);
@@ -48,6 +49,7 @@ class Sampler {
       bool may_end = false;
       ids.clear();
       preferred.clear();
+      single.clear();
       for (int32_t id = 0; id < kSampledVocab; ++id) {
         if (allowed[static_cast<size_t>(id)] == 0) continue;
         if (std::find(ends_.begin(), ends_.end(), id) != ends_.end()) {
@@ -57,9 +59,11 @@ class Sampler {
         ids.push_back(id);
         const auto index = static_cast<size_t>(id);
         if (i > 40 ? closes_[index] : bytes && is_byte_[index]) preferred.push_back(id);
+        if (is_byte_[index]) single.push_back(id);
       }
       if (may_end && (ids.empty() || i > 60 || chance(end))) return text;
       if (ids.empty()) return text + "<nothing is allowed>";
+      if (i > 40 && preferred.empty()) preferred = single;
       const auto& from = !preferred.empty() && chance(0.9) ? preferred : ids;
       const int32_t id = from[random_() % from.size()];
       if (!constraint->accept(id)) return text + "<an allowed token was not accepted>";

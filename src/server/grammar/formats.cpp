@@ -18,8 +18,9 @@ std::string optional(const std::string& part) { return "(" + part + ")?"; }
 // Of the years 1 to 9999, with the 29th of February in leap years.
 std::string date() {
   const std::string year = R"((000[1-9]|00[1-9]\d|0[1-9]\d{2}|[1-9]\d{3}))";
-  const std::string day = either({R"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01]))",
-                                  R"((0[469]|11)-(0[1-9]|[12]\d|30))", R"(02-(0[1-9]|1\d|2[0-8]))"});
+  const std::string day =
+      either({R"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01]))", R"((0[469]|11)-(0[1-9]|[12]\d|30))",
+              R"(02-(0[1-9]|1\d|2[0-8]))"});
   const std::string fourth = "(0[48]|[2468][048]|[13579][26])";
   const std::string leap_year = either({R"(\d{2})" + fourth, fourth + "00"});
   return either({year + "-" + day, leap_year + "-02-29"});
@@ -65,8 +66,9 @@ std::string ipv6() {
   return out;
 }
 
-// RFC 1123: labels of letters, digits and hyphens inside, of 63 characters at most, 253 in all. Each
-// position is a state of an automaton and costs time once: the labels behind the first are shorter.
+// RFC 1123: labels of letters, digits and hyphens inside, of 63 characters at most, 253 in all.
+// Each position is a state of an automaton and costs time once: the labels behind the first are
+// shorter.
 std::string label(int longest) {
   return concat("[a-zA-Z0-9]([a-zA-Z0-9\\-]{0,", longest - 2, "}[a-zA-Z0-9])?");
 }
@@ -111,7 +113,8 @@ class Uri {
     return "//([A-Za-z0-9\\-._~]" + times(1, 50) + optional(":\\d{1,5}") + ")?";
   }
   std::string tail() const {
-    return optional("\\?" + one(":@/?") + times(0, 80)) + optional("#" + one(":@/?") + times(0, 10));
+    return optional("\\?" + one(":@/?") + times(0, 80)) +
+           optional("#" + one(":@/?") + times(0, 10));
   }
 
   const bool bounded_;

@@ -6,6 +6,7 @@
 
 #include "server/api_error.h"
 #include "server/grammar/formats.h"
+#include "server/grammar/pattern.h"
 
 namespace replayssm::server {
 namespace {
@@ -13,20 +14,19 @@ namespace {
 using Names = std::set<std::string>;
 
 constexpr int64_t kMaxCount = 4096;  // of characters, items, values: the grammar grows
-constexpr size_t kMaxPatternBytes = 1024;
 constexpr size_t kMaxLiteralBytes = size_t{16} << 10;  // of a const or one of an enum
 constexpr size_t kMaxWarnings = 16;
 
 const Names kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
 const Names kCombine = {"$ref", "anyOf", "oneOf", "allOf"};
 // Say nothing about what is valid, and nobody expects it of them.
-const Names kNotes = {"title",      "description",  "default",    "example",
-                      "examples",   "$schema",      "$id",        "id",
-                      "$anchor",    "$comment",     "$vocabulary", "deprecated",
-                      "readOnly",   "writeOnly",    "definitions", "$defs",
-                      "xml",        "externalDocs", "propertyOrdering"};
-const Names kRefused = {"not",         "if",           "then",          "else",
-                        "contains",    "minContains",  "maxContains",   "dependentSchemas",
+const Names kNotes = {
+    "title",       "description", "default",      "example",         "examples",
+    "$schema",     "$id",         "id",           "$anchor",         "$comment",
+    "$vocabulary", "deprecated",  "readOnly",     "writeOnly",       "definitions",
+    "$defs",       "xml",         "externalDocs", "propertyOrdering"};
+const Names kRefused = {"not",         "if",           "then",        "else",
+                        "contains",    "minContains",  "maxContains", "dependentSchemas",
                         "$dynamicRef", "$recursiveRef"};
 
 std::string cut(const std::string& name) { return name.substr(0, 64); }
@@ -259,7 +259,8 @@ class KeywordReader::Reading {
     return value.get<bool>();
   }
   static Json number(const Json& value, const std::string& place) {
-    if (!value.is_number() || !std::isfinite(value.get<double>())) refuse(place, "must be a number");
+    if (!value.is_number() || !std::isfinite(value.get<double>()))
+      refuse(place, "must be a number");
     return value;
   }
   int64_t count(const Json& value, const std::string& place) {

@@ -45,9 +45,9 @@ struct Keywords {
 
   Json properties = Json::object();
   std::set<std::string> required;
-  std::optional<Json> others;         // additionalProperties
-  std::optional<Json> key_pattern;    // patternProperties: {pattern: schema}, one
-  std::optional<Json> key_values;     // propertyNames: a list of names
+  std::optional<Json> others;       // additionalProperties
+  std::optional<Json> key_pattern;  // patternProperties: {pattern: schema}, one
+  std::optional<Json> key_values;   // propertyNames: a list of names
   int64_t min_properties = 0;
   int64_t max_properties = -1;
 

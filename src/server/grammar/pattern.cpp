@@ -36,7 +36,8 @@ struct Class {
 };
 
 // What a JSON string holds as it stands.
-const Set kPlain = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, kLast}};
+const Set kInJson = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, kLast}};
+const Set kInText = {{0, 0xd7ff}, {0xe000, kLast}};
 const Class kDigits = {{{'0', '9'}}, {{'0', '9'}, {0x80, kLast}}};
 const Class kWord = {{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
                      {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}, {0x80, kLast}}};
@@ -119,11 +120,11 @@ std::string written(const Set& plain) {
 // ? lets an optional part that repeats be entered in its middle, and so does its {n,} of a part
 // that has several ends.
 struct Part {
-  std::string text;     // one item: a repetition may stand behind it
-  bool none = false;    // no string of plain characters matches it
-  int64_t size = 0;     // in characters, repetitions written out
-  int64_t n_loose = 0;  // parts that may repeat more or less often, written out
-  int64_t loose = 0;    // their size
+  std::string text;      // one item: a repetition may stand behind it
+  bool none = false;     // no string of plain characters matches it
+  int64_t size = 0;      // in characters, repetitions written out
+  int64_t n_loose = 0;   // parts that may repeat more or less often, written out
+  int64_t loose = 0;     // their size
   int64_t shortest = 0;  // match
   int64_t longest = 0;   // -1: there is none
   bool has_anchor = false;
@@ -153,7 +154,9 @@ std::string repeated_item(const std::string& body, int64_t least, int64_t most) 
 
 class PatternParser {
  public:
-  PatternParser(const std::string& pattern, bool trusted) : trusted_(trusted) {
+  // `plain`: the characters that may be written; `trusted`: ours, without bounds.
+  PatternParser(const std::string& pattern, const Set& plain, bool trusted)
+      : plain_(plain), trusted_(trusted) {
     for (size_t at = 0; at < pattern.size();) {
       const Utf8Unit unit = utf8_unit(pattern, at);
       if (unit.kind != Utf8Kind::kValid) fail("is not UTF-8");
@@ -162,21 +165,23 @@ class PatternParser {
     }
   }
 
-  std::string whole(const Lengths& lengths) {
+  EnforcedPattern whole(const Lengths& lengths) {
     const Part part = alternatives(true);
     if (!at_end()) fail("has a ) without its (");
-    if (part.none) fail("asks for a character that JSON writes as an escape");
+    if (part.none) fail("asks for a character that JSON writes as an escape, or none");
     if (!trusted_ && part.loose * part.n_loose > kMaxLoose) {
       fail("repeats too freely; minLength and maxLength are not bound so");
     }
     const bool above = part.shortest >= lengths.least;
     const bool below = lengths.most < 0 || (part.longest >= 0 && part.longest <= lengths.most);
-    if (above && below) return part.text;
+    if (above && below) return {part.text, part.size};
     if (part.unit.empty()) fail("cannot stand beside this minLength or maxLength");
     const int64_t least = std::max(part.shortest, lengths.least);
     const int64_t most = below ? part.longest : lengths.most;
     if (most >= 0 && least > most) fail("has no match that minLength and maxLength allow");
-    return repeated_item(part.unit, least, most);
+    const int64_t size = std::max(least, most);
+    if (size > kMaxLoose) fail("with this minLength or maxLength repeats too freely");
+    return {repeated_item(part.unit, least, most), size};
   }
 
  private:
@@ -304,8 +309,8 @@ class PatternParser {
     return n;
   }
 
-  static Part character(const Class& set) {
-    const Set plain = both(set.sure, kPlain);
+  Part character(const Class& set) const {
+    const Set plain = both(set.sure, plain_);
     Part part;
     part.none = plain.empty();
     if (!part.none) part.text = part.unit = written(plain);
@@ -350,7 +355,9 @@ class PatternParser {
   Class char_class() {
     const bool negated = take('^');
     Class set;
-    const auto add = [](Set& to, const Set& from) { to.insert(to.end(), from.begin(), from.end()); };
+    const auto add = [](Set& to, const Set& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
     while (!take(']')) {
       const Class low = class_item();
       if (at_ + 1 < text_.size() && next_is('-') && text_[at_ + 1] != ']') {
@@ -448,6 +455,7 @@ class PatternParser {
     return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
   }
 
+  const Set& plain_;
   const bool trusted_;
   std::u32string text_;
   size_t at_ = 0;
@@ -456,13 +464,17 @@ class PatternParser {
 
 }  // namespace
 
-std::string enforced_pattern(const std::string& pattern, const Lengths& lengths) {
-  return PatternParser(pattern, false).whole(lengths);
+EnforcedPattern enforced_pattern(const std::string& pattern, const Lengths& lengths) {
+  return PatternParser(pattern, kInJson, false).whole(lengths);
 }
 
-std::string enforced_format(const std::string& format, const Lengths& lengths) {
+EnforcedPattern enforced_text_pattern(const std::string& pattern) {
+  return PatternParser(pattern, kInText, false).whole({});
+}
+
+EnforcedPattern enforced_format(const std::string& format, const Lengths& lengths) {
   const bool bounded = lengths.most >= 0;
-  return PatternParser(format_pattern(format, bounded), true).whole(lengths);
+  return PatternParser(format_pattern(format, bounded), kInJson, true).whole(lengths);
 }
 
 }  // namespace replayssm::server

@@ -17,6 +17,7 @@ constexpr size_t kMaxSchemas = 1024;
 constexpr size_t kMaxOptional = 256;     // properties of one object: it grows with their square
 constexpr size_t kMaxAlternatives = 64;  // of schemas that are joined
 constexpr int kMaxJoined = 16;           // one in another
+constexpr int64_t kMaxStates = 2048;     // of all patterns: each costs time for each token
 constexpr double kMaxBound = 1e15;       // of numbers; larger ones are no bound in practice
 
 std::string cut(const std::string& name) { return name.substr(0, 64); }
@@ -221,7 +222,9 @@ class Checker {
   static std::string percent_decoded(const std::string& text) {
     std::string out;
     for (size_t i = 0; i < text.size(); ++i) {
-      const auto digit = [&](size_t at) { return at < text.size() && std::isxdigit(text[at]) != 0; };
+      const auto digit = [&](size_t at) {
+        return at < text.size() && std::isxdigit(text[at]) != 0;
+      };
       if (text[i] == '%' && digit(i + 1) && digit(i + 2)) {
         out += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
         i += 2;
@@ -292,7 +295,8 @@ class Checker {
   }
 
   Json finish(const Keywords& keywords, const std::string& path) {
-    if (keywords.values) return {{"enum", fitting_values(keywords, path + "." + keywords.values_keyword)}};
+    if (keywords.values)
+      return {{"enum", fitting_values(keywords, path + "." + keywords.values_keyword)}};
     const TypeSet types = types_of(keywords, path);
     if (types.empty()) return true;
     Json branches = Json::array();
@@ -373,8 +377,8 @@ class Checker {
   }
 
   static size_t count_characters(const std::string& text) {
-    return static_cast<size_t>(std::count_if(
-        text.begin(), text.end(), [](unsigned char c) { return (c & 0xc0) != 0x80; }));
+    return static_cast<size_t>(std::count_if(text.begin(), text.end(),
+                                             [](unsigned char c) { return (c & 0xc0) != 0x80; }));
   }
 
   Json of_type(const Keywords& keywords, const std::string& type, const std::string& path) {
@@ -386,7 +390,7 @@ class Checker {
     return {{"type", type}};
   }
 
-  static Json string(const Keywords& k, const std::string& path) {
+  Json string(const Keywords& k, const std::string& path) {
     Json out = {{"type", "string"}};
     const Lengths lengths = {k.min_length, k.max_length};
     if (k.max_length >= 0 && k.max_length < k.min_length) {
@@ -394,8 +398,8 @@ class Checker {
     }
     if (k.pattern && k.format) refuse(path + ".pattern", "cannot stand beside this format");
     try {
-      if (k.pattern) out["pattern"] = enforced_pattern(*k.pattern, lengths);
-      if (k.format) out["pattern"] = enforced_format(*k.format, lengths);
+      if (k.pattern) out["pattern"] = kept(enforced_pattern(*k.pattern, lengths));
+      if (k.format) out["pattern"] = kept(enforced_format(*k.format, lengths));
     } catch (const Error& e) {
       refuse(path + (k.pattern ? ".pattern" : ".format"), e.what());
     }
@@ -405,13 +409,20 @@ class Checker {
     return out;
   }
 
+  // Equal ones cost once.
+  const std::string& kept(const EnforcedPattern& pattern) {
+    const auto [at, is_new] = patterns_.insert(pattern.text);
+    if (is_new) n_states_ += pattern.size;
+    if (n_states_ > kMaxStates) fail("its patterns are too large in all");
+    return *at;
+  }
+
   static Json integer(const Keywords& k, const std::string& path) {
     Json out = {{"type", "integer"}};
     // Beyond 64 bits there is no bound that a client's integers could break.
     const auto bound = [&](const Json& value, bool exclusive, int step) -> int64_t {
       constexpr double kLargest = 9223372036854774784.0;  // a double below 2^63
-      if (value.is_number_unsigned() &&
-          value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+      if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
         return INT64_MAX;
       }
       if (value.is_number_integer()) {
@@ -494,8 +505,7 @@ class Checker {
     Json properties = Json::object();
     for (const auto& item : k.properties.items()) {
       if (item.value() == Json(false) && !k.required.contains(item.key())) continue;
-      properties[item.key()] =
-          convert(item.value(), concat(path, ".properties.", cut(item.key())));
+      properties[item.key()] = convert(item.value(), concat(path, ".properties.", cut(item.key())));
     }
     if (k.key_values) {
       for (const Json& name : *k.key_values) {
@@ -526,8 +536,8 @@ class Checker {
     if (k.min_properties > static_cast<int64_t>(k.required.size())) {
       refuse(path + ".minProperties", "is enforced up to the number of required properties");
     }
-    const bool few = !open && !k.key_pattern &&
-                     k.max_properties >= static_cast<int64_t>(properties.size());
+    const bool few =
+        !open && !k.key_pattern && k.max_properties >= static_cast<int64_t>(properties.size());
     if (k.max_properties >= 0 && !few) {
       refuse(path + ".maxProperties", "is enforced where no more properties are named");
     }
@@ -535,10 +545,12 @@ class Checker {
       const auto item = k.key_pattern->begin();
       const std::string place = path + ".patternProperties";
       try {
-        out["patternProperties"] = {{enforced_pattern(item.key()), convert(*item, place)}};
+        const std::string pattern = kept(enforced_pattern(item.key()));
+        out["patternProperties"] = {{pattern, convert(*item, place)}};
       } catch (const Error& e) {
         refuse(place, e.what());
       }
+      out["additionalProperties"] = false;
       return out;
     }
     if (!properties.empty()) out["properties"] = std::move(properties);
@@ -601,7 +613,8 @@ class Checker {
     if (!schema.is_object()) return true;
     const auto each = [&](const Json& inner) { return may_end(inner, ends); };
     if (schema.contains("$ref")) {
-      return ends.contains(schema["$ref"].get<std::string>().substr(std::string("#/$defs/").size()));
+      return ends.contains(
+          schema["$ref"].get<std::string>().substr(std::string("#/$defs/").size()));
     }
     if (schema.contains("anyOf")) {
       return std::any_of(schema["anyOf"].begin(), schema["anyOf"].end(), each);
@@ -629,7 +642,9 @@ class Checker {
   std::vector<std::pair<const Json*, std::string>> targets_;  // and where they stand
   std::vector<bool> is_referred_;
   std::vector<Circle> circles_;  // references, and circles among them
-  std::string definition_;  // whose schema is converted; empty inside an object or array of it
+  std::string definition_;       // whose schema is converted; empty inside an object or array of it
+  std::set<std::string> patterns_;
+  int64_t n_states_ = 0;  // of their automata
   size_t n_schemas_ = 0;
 };
 
