@@ -195,9 +195,10 @@ void App::check_key(const HttpRequest& request) const {
 }
 
 Reply App::completions(const HttpRequest& request) {
-  const CompletionRequest parsed =
+  CompletionRequest parsed =
       parse_completion(parse_body(request), model_, options_.test_hooks);
   EngineRequest engine;
+  engine.constraint = grammars_->structured(parsed.common.structure, parsed.common.warnings);
   engine.prompts = parsed.prompts;
   engine.common = &parsed.common;
   engine.keep_tokens = parsed.logprobs >= 0;

@@ -10,18 +10,19 @@ namespace {
 ConstraintPtr constraint_of(ChatRequest& request, const ServedModel& model,
                             GrammarCompiler& grammars) {
   Warnings& warnings = request.common.warnings;
+  const Structure& structure = request.common.structure;
   ConstraintPtr inner;
   if (request.tool_choice == ToolChoice::kRequired) {
     inner = grammars.tool_call(request.tools, model.chat_template->tool_style(), warnings);
-  } else if (request.format == ResponseFormat::kJsonObject) {
-    inner = grammars.json_object();
-  } else if (request.format == ResponseFormat::kJsonSchema) {
-    inner = grammars.json_schema(request.schema, "response_format.json_schema.schema", warnings);
+  } else if (structure.kind != Structure::Kind::kNone && !request.tools.empty()) {
+    inner = grammars.call_or(request.tools, model.chat_template->tool_style(), structure, warnings);
+  } else {
+    inner = grammars.structured(structure, warnings);
   }
   if (inner == nullptr || !request.opens_reasoning) return inner;
   const auto marker = model.tokenizer->id_of("</think>");
   if (!marker) {
-    refuse("response_format", "the prompt opens reasoning, and the model has no token </think>");
+    refuse(structure.field, "the prompt opens reasoning, and the model has no token </think>");
   }
   return after_marker(*marker, std::move(inner));
 }

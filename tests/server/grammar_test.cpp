@@ -5,7 +5,6 @@
 
 #include "core/utf8.h"
 #include "server/api_error.h"
-#include "server/grammar/schema_check.h"
 
 namespace replayssm::server {
 namespace {
@@ -53,11 +52,16 @@ bool accepts(const ConstraintPtr& grammar, const std::string& text) {
 
 ConstraintPtr schema(const std::string& text) {
   Warnings warnings;
-  return grammars().json_schema(Json::parse(text), "schema", warnings);
+  return grammars().structured({Structure::Kind::kSchema, "schema", Json::parse(text)}, warnings);
+}
+
+ConstraintPtr made(Structure::Kind kind, Json value) {
+  Warnings warnings;
+  return grammars().structured({kind, "field", std::move(value)}, warnings);
 }
 
 TEST(Grammar, JsonObject) {
-  const ConstraintPtr grammar = grammars().json_object();
+  const ConstraintPtr grammar = made(Structure::Kind::kJsonObject, {});
   for (const char* text : {"{}", R"({"a": [1, -2.5e3, null, true, "x\n"], "b": {"c": {}}})"}) {
     EXPECT_TRUE(accepts(grammar, text)) << text;
   }
@@ -182,7 +186,7 @@ TEST(Grammar, RefusalsNameNoFileOfTheBuild) {
     ADD_FAILURE() << "not refused";
   } catch (const ApiError& e) {
     EXPECT_EQ(std::string(e.what()).find("xgrammar"), std::string::npos) << e.what();
-    EXPECT_NE(std::string(e.what()).find("minimum greater than maximum"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("the minimum is above the maximum"), std::string::npos);
   }
 }
 
@@ -280,6 +284,141 @@ TEST(Grammar, BareStringsKeepTheirBounds) {
   EXPECT_FALSE(takes(long_one, std::string(299, 'x')));
 }
 
+TEST(Grammar, Choices) {
+  const auto grammar = made(Structure::Kind::kChoice, {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"});
+  for (const char* text : {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"}) {
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  }
+  for (const char* text : {"", "y", "yes ", "noyes", "\"yes\""}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+}
+
+TEST(Grammar, RegularExpressions) {
+  const auto grammar = made(Structure::Kind::kRegex, "(\\d{1,3}\\.)?\"[^\"]*\"\\n?");
+  for (const char* text : {"12.\"a\\b\"", "\"\"\n", "\"\t\""})
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  for (const char* text : {"1234.\"\"", "12.", "\"\"\"", "\"a\"\n\n"}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+  EXPECT_THROW(made(Structure::Kind::kRegex, "(a)\\1"), ApiError);
+  EXPECT_THROW(made(Structure::Kind::kRegex, std::string(2000, 'a')), ApiError);
+}
+
+TEST(Grammar, Ebnf) {
+  const auto grammar = made(Structure::Kind::kGrammar, R"g(# sums
+root ::= term (op term)* end?
+term ::= "-"? [0-9]+ ("." [0-9]{1,2})? | "(" root ")"
+op   ::= [-+*/]
+end  ::= "\n")g");
+  for (const char* text : {"1", "-1.25+(2*3)", "((7))\n"})
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  for (const char* text : {"", "1+", "1.234", "--1", "(1", "1\n\n"}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+}
+
+TEST(Grammar, RefusesEbnfThatIsNoneOrTooLarge) {
+  std::string deep, many;
+  for (int i = 0; i < 100; ++i) deep += "(";
+  for (int i = 0; i < 20; ++i) many += " \"a\"{100}";
+  for (const std::string& text : std::vector<std::string>{
+           "", "root ::= ", "root ::= other", "start ::= \"a\"", "root ::= \"a", "root ::= [a",
+           "root ::= (\"a\"", "root ::= \"a\"{100000}", "root ::= Regex(\"a\")",
+           "root ::= (= \"a\") \"a\"", "root[temperature=0] ::= \"a\"",
+           "root ::= TagDispatch((\"a\", b))", "root ::= \"a\"" + many, "root ::= " + deep,
+           "root ::= \"" + std::string(40000, 'a') + "\""}) {
+    try {
+      made(Structure::Kind::kGrammar, text);
+      ADD_FAILURE() << "not refused: " << text.substr(0, 60);
+    } catch (const ApiError& e) {
+      EXPECT_EQ(e.object().at("param"), "field") << e.what();
+    }
+  }
+}
+
+// A grammar that begins with itself has an end.
+TEST(Grammar, EbnfMayBeginWithItself) {
+  const auto grammar = made(Structure::Kind::kGrammar, "root ::= root \"b\" | \"a\"");
+  EXPECT_TRUE(accepts(grammar, "abb"));
+  EXPECT_FALSE(accepts(grammar, "b"));
+}
+
+// UTF-8 has no surrogates, though classes of characters span them.
+TEST(Grammar, NoSurrogates) {
+  const auto id = [](char c) { return served().tokenizer->encode(std::string(1, c))[0]; };
+  for (const char* text : {R"({"type": "string", "minLength": 1, "maxLength": 9})",
+                           R"({"type": "string"})", R"({"type": "string", "pattern": "^.*$"})"}) {
+    const auto constraint = schema(text)->clone();
+    ASSERT_TRUE(constraint->accept(id('"')));
+    int32_t first = -1;
+    for (int32_t token = 0; token < 4080; ++token) {
+      if (served().tokenizer->token_bytes(token) == "\xED") first = token;
+    }
+    ASSERT_GE(first, 0);
+    ASSERT_TRUE(constraint->accept(first));
+    for (int32_t token = 0; token < 4080; ++token) {
+      const auto bytes = served().tokenizer->token_bytes(token);
+      const bool surrogate = !bytes.empty() && static_cast<unsigned char>(bytes[0]) >= 0xa0;
+      EXPECT_FALSE(surrogate && allows(*constraint, token)) << token;
+    }
+  }
+}
+
+constexpr const char* kOddTools = R"([{"type": "function", "function": {"name": "f",
+    "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}},
+    {"type": "function", "function": {"name": "odd", "parameters": {"type": "object",
+     "properties": {"x": {"not": {}}}}}}])";
+
+// A schema that cannot be enforced blocks no other tool, nor its own call where none is forced.
+TEST(Grammar, OneOddToolBlocksNoOther) {
+  const Json tools = Json::parse(kOddTools);
+  const std::string f =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"q\": \"a\"}}\n</tool_call>";
+  const std::string odd =
+      "<tool_call>\n{\"name\": \"odd\", \"arguments\": {\"x\": [1]}}\n</tool_call>";
+  Warnings warnings;
+  const auto forced = grammars().tool_call(tools, ToolStyle::kJson, warnings);
+  EXPECT_TRUE(accepts(forced, f));
+  EXPECT_FALSE(accepts(forced, odd));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with("tools[1].function.parameters.properties.x.not: "));
+  try {
+    grammars().tool_call(Json::array({tools[1]}), ToolStyle::kJson, warnings);
+    ADD_FAILURE() << "not refused";
+  } catch (const ApiError& e) {
+    EXPECT_EQ(e.object().at("param"), "tools[0].function.parameters.properties.x.not");
+  }
+}
+
+TEST(Grammar, ACallOrTheStructure) {
+  const Json tools = Json::parse(kOddTools);
+  const Structure structure = {Structure::Kind::kSchema, "response_format.schema",
+                               Json::parse(R"({"type": "object", "properties": {
+                                   "a": {"type": "string", "maxLength": 5}}, "required": ["a"]})")};
+  for (const ToolStyle style : {ToolStyle::kJson, ToolStyle::kXml}) {
+    Warnings warnings;
+    const auto grammar = grammars().call_or(tools, style, structure, warnings);
+    EXPECT_EQ(warnings.size(), 1u);
+    EXPECT_TRUE(accepts(grammar, R"({"a": "xyz"})"));
+    EXPECT_FALSE(accepts(grammar, R"({"a": "longer"})"));
+    EXPECT_FALSE(accepts(grammar, "{}"));
+    const auto call = [&](const std::string& name, const std::string& key,
+                          const std::string& value) {
+      return style == ToolStyle::kXml
+                 ? "<tool_call>\n<function=" + name + ">\n<parameter=" + key + ">\n" + value +
+                       "\n</parameter>\n</function>\n</tool_call>"
+                 : "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": {\"" + key + "\": \"" +
+                       value + "\"}}\n</tool_call>";
+    };
+    EXPECT_TRUE(accepts(grammar, call("f", "q", "text")));
+    EXPECT_FALSE(accepts(grammar, call("f", "r", "text")));
+    EXPECT_FALSE(accepts(grammar, call("g", "q", "text")));
+    EXPECT_TRUE(accepts(grammar, call("odd", "any", "text")));
+    EXPECT_FALSE(accepts(grammar, call("f", "q", "text") + R"({"a": "xyz"})"));
+  }
+}
+
 TEST(Grammar, AfterReasoning) {
   const auto marker = served().tokenizer->id_of("</think>");
   ASSERT_TRUE(marker);
@@ -290,128 +429,6 @@ TEST(Grammar, AfterReasoning) {
   EXPECT_TRUE(constraint->accept(*marker));
   EXPECT_FALSE(allows(*constraint, word));
   EXPECT_TRUE(constraint->accept(served().tokenizer->encode("t")[0]));
-}
-
-TEST(SchemaCheck, RefusesWhatIsNotEnforcedByName) {
-  const struct {
-    const char *schema, *field;
-  } kCases[] = {
-      {R"({"type": "array", "uniqueItems": true})", "s.uniqueItems"},
-      {R"({"type": "object", "properties": {"a": {"not": {}}}})", "s.properties.a.not"},
-      {R"({"type": "integer", "multipleOf": 3})", "s.multipleOf"},
-      {R"({"type": "object", "patternProperties": {}})", "s.patternProperties"},
-      {R"({"type": "string", "pattern": "a", "maxLength": 2})", "s.pattern"},
-      {R"({"type": "string", "format": "iri"})", "s.format"},
-      {R"({"type": "string", "pattern": "a", "format": "date"})", "s.pattern"},
-      {R"({"type": "text"})", "s.type"},
-      {R"({"$ref": "other.json"})", "s.$ref"},
-      {R"({"$ref": "#/$defs/none"})", "s.$ref"},
-      {R"({"allOf": [{}, {}]})", "s.allOf"},
-      {R"({"anyOf": []})", "s.anyOf"},
-      {R"({"anyOf": [{}], "type": "string"})", "s.anyOf"},
-      {R"({"maxLength": 3})", "s.maxLength"},
-      {R"({"type": "string", "maxLength": 100000})", "s.maxLength"},
-      {R"({"type": "array", "items": {"minimum": 1}})", "s.items.minimum"},
-      {R"({"enum": []})", "s.enum"},
-      {R"({"type": "object", "required": "a"})", "s.required"},
-      {R"({"type": "object", "required": ["a"], "additionalProperties": false})", "s.required"},
-      {R"({"type": "integer", "enum": ["a", 1.5]})", "s.enum"},
-      {R"({"type": "boolean", "const": 1})", "s.const"},
-      {R"({"$ref": "#"})", "s"},
-      {R"({"anyOf": [{"type": "null"}, {"$ref": "#"}]})", "s.anyOf[1]"},
-      {R"({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}})",
-       "s.$defs.a.allOf[0]"},
-      {R"({"$ref": "#/examples/0", "examples": [{"not": {}}]})", "s.$ref"},
-      {R"(7)", "s"},
-      {R"(false)", "s"},
-  };
-  for (const auto& c : kCases) {
-    SCOPED_TRACE(c.schema);
-    Warnings warnings;
-    try {
-      checked_schema(Json::parse(c.schema), "s", warnings);
-      ADD_FAILURE() << "not refused";
-    } catch (const ApiError& e) {
-      EXPECT_EQ(e.object().at("param"), c.field) << e.what();
-    }
-  }
-}
-
-TEST(SchemaCheck, RefusesPatternsThatItCannotHold) {
-  for (const char* pattern : {"(?=a)b",
-                              "^(?!a)b$",
-                              "(?<=a)b",
-                              "(?i)a",
-                              "(a)\\1",
-                              "\\bword",
-                              "\\p{L}",
-                              "\\q",
-                              "x^y",
-                              "a$b",
-                              "(a$)b",
-                              "(^a)*",
-                              "^*",
-                              "*a",
-                              "a**",
-                              "a{2",
-                              "a{3,2}",
-                              "a{99999}",
-                              "((a{4000}){4000})",
-                              "(a",
-                              "a)",
-                              "[a",
-                              "[b-a]",
-                              "[\\d-z]",
-                              "[]",
-                              "a\\",
-                              "\"",
-                              "\\\\",
-                              "\n",
-                              "\\n",
-                              "[\"]",
-                              "\\cA",
-                              "\\u12",
-                              "\\u{110000}",
-                              "\\uD83D",
-                              "\\uD83Dx"}) {
-    Warnings warnings;
-    EXPECT_THROW(checked_schema({{"type", "string"}, {"pattern", pattern}}, "s", warnings),
-                 ApiError)
-        << pattern;
-  }
-  std::string deep = "a";
-  for (int i = 0; i < 400; ++i) deep = "(" + deep + ")";
-  Warnings warnings;
-  EXPECT_THROW(checked_schema({{"type", "string"}, {"pattern", deep}}, "s", warnings), ApiError);
-}
-
-// The work of a grammar grows with these, and all answers wait for it.
-TEST(SchemaCheck, BoundsWhatAGrammarCosts) {
-  Warnings warnings;
-  Json optional = {{"type", "object"}, {"properties", Json::object()}};
-  for (int i = 0; i < 257; ++i) optional["properties"]["p" + std::to_string(i)] = true;
-  EXPECT_THROW(checked_schema(optional, "s", warnings), ApiError);
-  optional["required"] = {"p7"};
-  EXPECT_NO_THROW(checked_schema(optional, "s", warnings));
-  for (const char* key : {"const", "enum"}) {
-    const Json value(std::string(20000, 'x'));
-    Json literal = {{key, key == std::string("enum") ? Json::array({1, value}) : value}};
-    EXPECT_THROW(checked_schema(literal, "s", warnings), ApiError);
-  }
-  EXPECT_THROW(checked_schema({{"title", std::string(300000, 'x')}}, "s", warnings), ApiError);
-  Json many = {{"anyOf", Json::array()}};
-  for (int i = 0; i < 1100; ++i) many["anyOf"].push_back({{"type", "null"}});
-  EXPECT_THROW(checked_schema(many, "s", warnings), ApiError);
-}
-
-TEST(SchemaCheck, TakesNotesAndSaysWhatItChanges) {
-  Warnings warnings;
-  const Json out = checked_schema(
-      Json::parse(R"({"title": "T", "oneOf": [{"type": "string", "description": "d"}],
-                      "$defs": {"x": {"type": "null"}}})"),
-      "s", warnings);
-  EXPECT_TRUE(out.contains("anyOf"));
-  EXPECT_EQ(warnings.size(), 1u);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Constraints for structured output: a JSON object, a JSON schema, a tool call.
+// Constraints for structured output: JSON, a schema, a regular expression, a choice, a grammar, a
+// tool call.
 #pragma once
 
 #include <memory>
@@ -6,7 +7,7 @@
 
 #include "runtime/engine.h"
 #include "server/chat/chat_template.h"
-#include "server/request/fields.h"
+#include "server/request/structure.h"
 #include "server/served_model.h"
 
 namespace replayssm::server {
@@ -20,11 +21,15 @@ class GrammarCompiler {
   explicit GrammarCompiler(const ServedModel& model);
   ~GrammarCompiler();
 
-  ConstraintPtr json_object();
-  // `field`: where the schema stands in the request.
-  ConstraintPtr json_schema(const Json& schema, const std::string& field, Warnings& warnings);
-  // A call of one of the tools (OpenAI's list), and nothing else.
+  // Null for Structure::Kind::kNone.
+  ConstraintPtr structured(const Structure& structure, Warnings& warnings);
+  // A call of one of the tools (OpenAI's list), and nothing else. Tools whose parameters cannot be
+  // enforced are not called, with a warning, unless there is no other.
   ConstraintPtr tool_call(const Json& tools, ToolStyle style, Warnings& warnings);
+  // A call of one of the tools, or the structure. Tools whose parameters cannot be enforced are
+  // called with any object, with a warning.
+  ConstraintPtr call_or(const Json& tools, ToolStyle style, const Structure& structure,
+                        Warnings& warnings);
 
  private:
   class State;

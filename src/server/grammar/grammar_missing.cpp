@@ -15,10 +15,13 @@ namespace {
 class GrammarCompiler::State {};
 GrammarCompiler::GrammarCompiler(const ServedModel&) {}
 GrammarCompiler::~GrammarCompiler() = default;
-ConstraintPtr GrammarCompiler::json_object() { refuse_all(); }
-ConstraintPtr GrammarCompiler::json_schema(const Json&, const std::string&, Warnings&) {
+ConstraintPtr GrammarCompiler::structured(const Structure& structure, Warnings&) {
+  if (structure.kind == Structure::Kind::kNone) return nullptr;
   refuse_all();
 }
 ConstraintPtr GrammarCompiler::tool_call(const Json&, ToolStyle, Warnings&) { refuse_all(); }
+ConstraintPtr GrammarCompiler::call_or(const Json&, ToolStyle, const Structure&, Warnings&) {
+  refuse_all();
+}
 
 }  // namespace replayssm::server

@@ -6,28 +6,45 @@
 
 #include <algorithm>
 #include <string_view>
+#include <thread>
 
 #include "server/api_error.h"
+#include "server/grammar/call_frame.h"
+#include "server/grammar/ebnf.h"
+#include "server/grammar/pattern.h"
 #include "server/grammar/schema_check.h"
 
 namespace replayssm::server {
 namespace {
 
-constexpr int kCompileThreads = 1;
+// Of a grammar; as many requests at once make theirs as the listener has handlers.
+int compile_threads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u));
+}
+
 constexpr int64_t kCacheBytes = int64_t{64} << 20;
+constexpr size_t kMaxFormatBytes = 2 * kMaxSchemaBytes;
 constexpr int kMaxBlanks = 20;  // in a row, between JSON's tokens
+
+// What the mask needs to know of each id beside the grammar.
+struct TokenTraits {
+  std::vector<bool> never;         // comes in no answer
+  std::vector<bool> low_after_ed;  // begins with a byte that makes 0xED before it a surrogate
+  std::vector<bool> ends_in_ed;
+};
 
 class MatcherConstraint final : public TokenConstraint {
  public:
   MatcherConstraint(xgrammar::GrammarMatcher matcher, int64_t vocab,
-                    std::shared_ptr<const std::vector<bool>> never)
+                    std::shared_ptr<const TokenTraits> traits, bool after_ed = false)
       : matcher_(std::move(matcher)),
         vocab_(vocab),
-        never_(std::move(never)),
+        traits_(std::move(traits)),
+        after_ed_(after_ed),
         bits_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocab)))) {}
 
   std::unique_ptr<TokenConstraint> clone() const override {
-    return std::make_unique<MatcherConstraint>(matcher_.Fork(), vocab_, never_);
+    return std::make_unique<MatcherConstraint>(matcher_.Fork(), vocab_, traits_, after_ed_);
   }
 
   void allowed(std::span<uint8_t> allowed) override {
@@ -40,20 +57,27 @@ class MatcherConstraint final : public TokenConstraint {
     const size_t n = std::min(allowed.size(), static_cast<size_t>(vocab_));
     for (size_t id = 0; id < n; ++id) {
       const bool fits = !needed || (static_cast<uint32_t>(bits_[id / 32]) >> (id % 32) & 1) != 0;
-      allowed[id] = fits && !(*never_)[id];
+      allowed[id] = fits && !is_refused(id);
     }
   }
 
   bool accept(int32_t id) override {
     if (matcher_.IsTerminated() || id < 0 || id >= vocab_) return false;
-    if ((*never_)[static_cast<size_t>(id)]) return false;
-    return matcher_.AcceptToken(id);
+    const auto index = static_cast<size_t>(id);
+    if (is_refused(index) || !matcher_.AcceptToken(id)) return false;
+    after_ed_ = traits_->ends_in_ed[index];
+    return true;
   }
 
  private:
+  bool is_refused(size_t id) const {
+    return traits_->never[id] || (after_ed_ && traits_->low_after_ed[id]);
+  }
+
   xgrammar::GrammarMatcher matcher_;
   const int64_t vocab_;
-  const std::shared_ptr<const std::vector<bool>> never_;  // ids that come in no answer
+  const std::shared_ptr<const TokenTraits> traits_;
+  bool after_ed_;  // the last byte was 0xED
   std::vector<int32_t> bits_;
 };
 
@@ -70,17 +94,26 @@ std::vector<std::string> vocabulary(const ServedModel& model) {
   return bytes;
 }
 
-// The ids of no text (the library would log them), and those with a control character other than
-// `blanks`: the library lets them stand as they are in strings whose length a schema bounds.
-std::shared_ptr<const std::vector<bool>> never(const ServedModel& model, std::string_view blanks) {
-  auto out = std::make_shared<std::vector<bool>>();
+bool is_control(unsigned char c) { return c < ' '; }
+
+// The library's classes of characters hold UTF-16's surrogates, which UTF-8 has not; and it lets
+// control characters stand as they are in strings whose length a schema bounds. `is_free`: tells
+// of a control character that it may.
+template <typename IsFree>
+std::shared_ptr<const TokenTraits> traits_of(const ServedModel& model, const IsFree& is_free) {
+  auto out = std::make_shared<TokenTraits>();
   for (const auto& bytes : vocabulary(model)) {
-    const bool has_control = std::any_of(bytes.begin(), bytes.end(), [&](unsigned char c) {
-      return c < ' ' && blanks.find(static_cast<char>(c)) == std::string_view::npos;
-    });
-    out->push_back(bytes.empty() || has_control);
+    bool never = bytes.empty();  // the library would log it
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      const auto c = static_cast<unsigned char>(bytes[i]);
+      const auto before = static_cast<unsigned char>(i == 0 ? 0 : bytes[i - 1]);
+      never = never || (is_control(c) && !is_free(c)) || (before == 0xed && c >= 0xa0);
+    }
+    out->never.push_back(never);
+    out->low_after_ed.push_back(!bytes.empty() && static_cast<unsigned char>(bytes[0]) >= 0xa0);
+    out->ends_in_ed.push_back(!bytes.empty() && static_cast<unsigned char>(bytes.back()) == 0xed);
   }
-  for (const int32_t id : model.eos_ids) (*out)[static_cast<size_t>(id)] = false;
+  for (const int32_t id : model.eos_ids) out->never[static_cast<size_t>(id)] = false;
   return out;
 }
 
@@ -124,22 +157,29 @@ class GrammarCompiler::State {
  public:
   explicit State(const ServedModel& model)
       : vocab_(model.vocab),
-        never_in_json_(never(model, "\n\r")),
-        never_in_xml_(never(model, "\n\r\t")),
+        in_json_(traits_of(model, [](char c) { return c == '\n' || c == '\r'; })),
+        in_xml_(traits_of(model, [](char c) { return c == '\n' || c == '\r' || c == '\t'; })),
+        in_text_(traits_of(model, [](char) { return true; })),
         compiler_(xgrammar::TokenizerInfo(vocabulary(model), xgrammar::VocabType::RAW,
                                           static_cast<int>(model.vocab), model.eos_ids),
-                  kCompileThreads, /*cache_enabled=*/true, kCacheBytes) {}
+                  compile_threads(), /*cache_enabled=*/true, kCacheBytes) {}
 
-  // What the library refuses is the request's fault.
-  template <typename Compile>
-  ConstraintPtr make(const std::string& field, bool xml, const Compile& compile) {
+  enum class Within { kJson, kXml, kText };
+
+  // `format`: as the library's structural tags have it. What it refuses is the request's fault.
+  ConstraintPtr make(const std::string& field, const Json& format, Within within) {
+    const std::string text = dump_json({{"type", "structural_tag"}, {"format", format}});
+    if (text.size() > kMaxFormatBytes) {
+      refuse(field, concat("is too large: more than ", kMaxFormatBytes, " bytes"));
+    }
     try {
       return std::make_shared<MatcherConstraint>(
-          xgrammar::GrammarMatcher(compile(compiler_), std::nullopt,
+          xgrammar::GrammarMatcher(compiler_.CompileStructuralTag(text), std::nullopt,
                                    /*terminate_without_stop_token=*/false),
-          vocab_, xml ? never_in_xml_ : never_in_json_);
-    } catch (const ApiError&) {
-      throw;
+          vocab_,
+          within == Within::kJson  ? in_json_
+          : within == Within::kXml ? in_xml_
+                                   : in_text_);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& e) {
@@ -149,69 +189,156 @@ class GrammarCompiler::State {
 
  private:
   const int64_t vocab_;
-  const std::shared_ptr<const std::vector<bool>> never_in_json_;
-  const std::shared_ptr<const std::vector<bool>> never_in_xml_;
+  const std::shared_ptr<const TokenTraits> in_json_;
+  const std::shared_ptr<const TokenTraits> in_xml_;
+  const std::shared_ptr<const TokenTraits> in_text_;
   xgrammar::GrammarCompiler compiler_;
 };
+
+namespace {
+
+Json json_format(Json schema) {
+  return {{"type", "json_schema"},
+          {"json_schema", std::move(schema)},
+          {"max_whitespace_cnt", kMaxBlanks}};
+}
+
+Json any_of(Json formats) {
+  if (formats.size() == 1) return formats[0];
+  return {{"type", "or"}, {"elements", std::move(formats)}};
+}
+
+Json any_object() { return {{"type", "object"}, {"additionalProperties", true}}; }
+
+Json choice_format(const Structure& structure) {
+  Json formats = Json::array();
+  for (const Json& text : structure.value) {
+    formats.push_back({{"type", "const_string"}, {"value", text}});
+  }
+  return any_of(std::move(formats));
+}
+
+Json regex_format(const Structure& structure) {
+  const auto& pattern = structure.value.get_ref<const std::string&>();
+  if (pattern.size() > kMaxPatternBytes) {
+    refuse(structure.field, concat("must have at most ", kMaxPatternBytes, " bytes"));
+  }
+  std::string literal;
+  try {
+    for (const char c : enforced_text_pattern(pattern).text) {
+      if (c == '\\') literal += c;
+      literal += c;
+    }
+  } catch (const Error& e) {
+    refuse(structure.field, e.what());
+  }
+  return {{"type", "grammar"}, {"grammar", "root ::= Regex(\"" + literal + "\")"}};
+}
+
+Json grammar_format(const Structure& structure) {
+  const auto& grammar = structure.value.get_ref<const std::string&>();
+  try {
+    check_ebnf(grammar);
+  } catch (const Error& e) {
+    refuse(structure.field, e.what());
+  }
+  return {{"type", "grammar"}, {"grammar", grammar}};
+}
+
+Json format_of(const Structure& structure, Warnings& warnings) {
+  switch (structure.kind) {
+    case Structure::Kind::kSchema:
+      return json_format(checked_schema(structure.value, structure.field, warnings));
+    case Structure::Kind::kRegex:
+      return regex_format(structure);
+    case Structure::Kind::kChoice:
+      return choice_format(structure);
+    case Structure::Kind::kGrammar:
+      return grammar_format(structure);
+    default:
+      return json_format(any_object());
+  }
+}
+
+bool is_json(const Structure& structure) {
+  return structure.kind == Structure::Kind::kSchema ||
+         structure.kind == Structure::Kind::kJsonObject;
+}
+
+// A schema's references resolved at its root, whose properties XML writes one by one.
+Json object_of(Json schema, const std::string& path) {
+  if (schema.contains("$ref")) {
+    Json definitions = schema["$defs"];
+    schema = definitions[schema["$ref"].get<std::string>().substr(std::string("#/$defs/").size())];
+    schema["$defs"] = std::move(definitions);
+  }
+  if (schema.value("type", Json()) != "object") refuse(path, "must be the schema of an object");
+  return schema;
+}
+
+// The schema of a tool's arguments. Throws ApiError if it cannot be enforced.
+Json arguments_of(const Json& function, const std::string& path, Warnings& warnings) {
+  const auto parameters = function.find("parameters");
+  if (parameters == function.end() || !parameters->is_object() || parameters->empty()) {
+    return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+  }
+  return object_of(checked_schema(*parameters, path, warnings), path);
+}
+
+Json call_format(const std::string& name, ToolStyle style, Json arguments) {
+  const CallFrame frame = call_frame(style, name);
+  Json content = json_format(std::move(arguments));
+  content["style"] = frame.values;
+  if (frame.bare()) bound_bare_strings(content["json_schema"]);
+  return {
+      {"type", "tag"}, {"begin", frame.begin}, {"content", std::move(content)}, {"end", frame.end}};
+}
+
+// `or_any`: a tool that cannot be enforced is called with any object, else it is left out.
+Json call_formats(const Json& tools, ToolStyle style, bool or_any, Warnings& warnings) {
+  Json formats = Json::array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const Json& function = tools[i].at("function");
+    const auto& name = function.at("name").get_ref<const std::string&>();
+    try {
+      formats.push_back(call_format(
+          name, style,
+          arguments_of(function, concat("tools[", i, "].function.parameters"), warnings)));
+    } catch (const ApiError& e) {
+      if (!or_any && tools.size() == 1) throw;
+      if (or_any) formats.push_back(call_format(name, style, any_object()));
+      warnings.push_back(concat(e.what(), "; ", name,
+                                or_any ? " is called with any object" : " is not called by force"));
+    }
+  }
+  if (formats.empty()) refuse("tools", "none of them can be enforced");
+  return formats;
+}
+
+}  // namespace
 
 GrammarCompiler::GrammarCompiler(const ServedModel& model)
     : state_(std::make_unique<State>(model)) {}
 GrammarCompiler::~GrammarCompiler() = default;
 
-ConstraintPtr GrammarCompiler::json_object() {
-  return state_->make("response_format", false, [](xgrammar::GrammarCompiler& compiler) {
-    return compiler.CompileJSONSchema(R"({"type":"object","additionalProperties":true})", true,
-                                      std::nullopt, std::nullopt, false, kMaxBlanks);
-  });
-}
-
-ConstraintPtr GrammarCompiler::json_schema(const Json& schema, const std::string& field,
-                                           Warnings& warnings) {
-  const std::string text = dump_json(checked_schema(schema, field, warnings));
-  return state_->make(field, false, [&](xgrammar::GrammarCompiler& compiler) {
-    return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, true, kMaxBlanks);
-  });
+ConstraintPtr GrammarCompiler::structured(const Structure& structure, Warnings& warnings) {
+  if (structure.kind == Structure::Kind::kNone) return nullptr;
+  return state_->make(structure.field, format_of(structure, warnings),
+                      is_json(structure) ? State::Within::kJson : State::Within::kText);
 }
 
 ConstraintPtr GrammarCompiler::tool_call(const Json& tools, ToolStyle style, Warnings& warnings) {
-  Json calls = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const Json& function = tools[i].at("function");
-    const std::string name = function.at("name").get<std::string>();
-    Json schema = {{"type", "object"}, {"properties", Json::object()}};
-    if (function.contains("parameters") && function.at("parameters").is_object()) {
-      schema = checked_schema(function.at("parameters"),
-                              concat("tools[", i, "].function.parameters"), warnings);
-    }
-    if (style == ToolStyle::kXml) bound_bare_strings(schema);
-    std::string begin, end;
-    if (style == ToolStyle::kXml) {
-      begin = concat("<tool_call>\n<function=", name, ">\n");
-      end = "\n</function>\n</tool_call>";
-    } else if (style == ToolStyle::kList) {
-      begin = concat("<TOOLCALL>[{\"name\": ", dump_json(name), ", \"arguments\": ");
-      end = "}]</TOOLCALL>";
-    } else {
-      begin = concat("<tool_call>\n{\"name\": ", dump_json(name), ", \"arguments\": ");
-      end = "}\n</tool_call>";
-    }
-    const char* type = style == ToolStyle::kXml ? "qwen_xml_parameter" : "json_schema";
-    calls.push_back(
-        {{"type", "tag"},
-         {"begin", begin},
-         {"content", {{"type", type}, {"json_schema", schema}, {"max_whitespace_cnt", kMaxBlanks}}},
-         {"end", end}});
-  }
-  const Json format =
-      calls.size() == 1 ? calls[0] : Json{{"type", "or"}, {"elements", std::move(calls)}};
-  const std::string text = dump_json({{"type", "structural_tag"}, {"format", format}});
-  if (text.size() > 2 * kMaxSchemaBytes) {
-    refuse("tools", concat("to be called by force they are too large: more than ",
-                           2 * kMaxSchemaBytes, " bytes"));
-  }
-  return state_->make("tools", style == ToolStyle::kXml, [&](xgrammar::GrammarCompiler& compiler) {
-    return compiler.CompileStructuralTag(text);
-  });
+  return state_->make("tools", any_of(call_formats(tools, style, false, warnings)),
+                      call_frame(style, "").bare() ? State::Within::kXml : State::Within::kJson);
+}
+
+// In XML a bare value has no tabs then: JSON's strings have none as they stand.
+ConstraintPtr GrammarCompiler::call_or(const Json& tools, ToolStyle style,
+                                       const Structure& structure, Warnings& warnings) {
+  Json formats = call_formats(tools, style, true, warnings);
+  formats.push_back(format_of(structure, warnings));
+  return state_->make(structure.field, any_of(std::move(formats)),
+                      is_json(structure) ? State::Within::kJson : State::Within::kText);
 }
 
 }  // namespace replayssm::server

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/utf8.h"
+#include "server/grammar/formats.h"
 
 namespace replayssm::server {
 namespace {
@@ -27,13 +28,34 @@ struct Range {
 };
 using Set = std::vector<Range>;
 
+// A character class. ECMAScript and Python differ in what \d, \w and \s hold beyond ASCII:
+// `sure` is in it for both, what is not in `maybe` is in it for neither.
+struct Class {
+  Set sure;
+  Set maybe;
+};
+
 // What a JSON string holds as it stands.
-const Set kPlain = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, kLast}};
-const Set kDigits = {{'0', '9'}};
-const Set kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const Set kSpace = {{0x09, 0x0d},     {0x20, 0x20},     {0xa0, 0xa0},     {0x1680, 0x1680},
-                    {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f},
-                    {0x3000, 0x3000}, {0xfeff, 0xfeff}};
+const Set kInJson = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, kLast}};
+const Set kInText = {{0, 0xd7ff}, {0xe000, kLast}};
+const Class kDigits = {{{'0', '9'}}, {{'0', '9'}, {0x80, kLast}}};
+const Class kWord = {{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+                     {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}, {0x80, kLast}}};
+const Set kBothSpace = {{0x09, 0x0d},     {0x20, 0x20},     {0xa0, 0xa0},
+                        {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029},
+                        {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}};
+const Class kSpace = {kBothSpace,
+                      {{0x09, 0x0d},
+                       {0x1c, 0x20},
+                       {0x85, 0x85},
+                       {0xa0, 0xa0},
+                       {0x1680, 0x1680},
+                       {0x2000, 0x200a},
+                       {0x2028, 0x2029},
+                       {0x202f, 0x202f},
+                       {0x205f, 0x205f},
+                       {0x3000, 0x3000},
+                       {0xfeff, 0xfeff}}};
 const Set kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 Set complement(Set set) {
@@ -47,6 +69,10 @@ Set complement(Set set) {
   if (next <= kLast) out.push_back({next, kLast});
   return out;
 }
+
+Class complement(const Class& set) { return {complement(set.maybe), complement(set.sure)}; }
+
+Class of(char32_t c) { return {{{c, c}}, {{c, c}}}; }
 
 Set both(const Set& a, const Set& b) {
   Set either_not = complement(a);
@@ -62,12 +88,10 @@ std::string escaped(char32_t c) {
   return text;
 }
 
-std::string written(const Set& set) {
-  const Set plain = both(set, kPlain);
-  if (plain.empty()) fail("asks for a character that JSON writes as an escape");
-  if (plain.size() == 1 && plain[0].low == plain[0].high) return escaped(plain[0].low);
+std::string written_class(const Set& set) {
+  if (set.size() == 1 && set[0].low == set[0].high) return escaped(set[0].low);
   std::string out = "[", caret;
-  for (Range range : plain) {
+  for (Range range : set) {
     if (range.low == '^') {  // read as a negation where it comes first
       caret = escaped('^');
       if (++range.low > range.high) continue;
@@ -78,9 +102,61 @@ std::string written(const Set& set) {
   return out + caret + "]";
 }
 
+// `plain`: not empty. A class for each length in UTF-8: the compiler lets a range that spans two of
+// them hold sequences that are no UTF-8.
+std::string written(const Set& plain) {
+  std::string out;
+  int n_classes = 0;
+  for (const Range width : {Range{0, 0x7f}, {0x80, 0x7ff}, {0x800, 0xffff}, {0x10000, kLast}}) {
+    const Set part = both(plain, {width});
+    if (part.empty()) continue;
+    if (n_classes++ > 0) out += '|';
+    out += written_class(part);
+  }
+  return n_classes > 1 ? "(" + out + ")" : out;
+}
+
+// A part of the pattern in the compiler's form, in which nothing stands that it takes wrongly: its
+// ? lets an optional part that repeats be entered in its middle, and so does its {n,} of a part
+// that has several ends.
+struct Part {
+  std::string text;      // one item: a repetition may stand behind it
+  bool none = false;     // no string of plain characters matches it
+  int64_t size = 0;      // in characters, repetitions written out
+  int64_t n_loose = 0;   // parts that may repeat more or less often, written out
+  int64_t loose = 0;     // their size
+  int64_t shortest = 0;  // match
+  int64_t longest = 0;   // -1: there is none
+  bool has_anchor = false;
+  bool is_last = false;  // ends in $: nothing may follow
+  std::string unit;      // the class, where it is one class, repeated shortest to longest times
+
+  bool varies() const { return shortest != longest; }
+};
+
+// `body`, one item, repeated. Counts are written in steps: above this the compiler counts while it
+// matches, which makes each mask a thousand times dearer.
+constexpr int64_t kMaxStep = 128;
+
+std::string repeated_item(const std::string& body, int64_t least, int64_t most) {
+  if (least == 1 && most == 1) return body;
+  if (most >= 0 && most <= kMaxStep) return concat(body, "{", least, ",", most, "}");
+  if (least > 0) {
+    const int64_t step = std::min(least, kMaxStep);
+    const std::string first = step == 1 ? body : concat(body, "{", step, "}");
+    const int64_t rest = most < 0 ? -1 : most - step;
+    return rest == 0 ? first : first + repeated_item(body, least - step, rest);
+  }
+  if (most < 0) return body + "*";
+  return concat("(", body, "{0,", kMaxStep - 1, "}|", body, "{", kMaxStep, "}",
+                repeated_item(body, 0, most - kMaxStep), ")");
+}
+
 class PatternParser {
  public:
-  explicit PatternParser(const std::string& pattern) {
+  // `plain`: the characters that may be written; `trusted`: ours, without bounds.
+  PatternParser(const std::string& pattern, const Set& plain, bool trusted)
+      : plain_(plain), trusted_(trusted) {
     for (size_t at = 0; at < pattern.size();) {
       const Utf8Unit unit = utf8_unit(pattern, at);
       if (unit.kind != Utf8Kind::kValid) fail("is not UTF-8");
@@ -89,27 +165,26 @@ class PatternParser {
     }
   }
 
-  std::string whole() {
+  EnforcedPattern whole(const Lengths& lengths) {
     const Part part = alternatives(true);
     if (!at_end()) fail("has a ) without its (");
-    if (part.loose * part.n_loose > kMaxLoose) {
+    if (part.none) fail("asks for a character that JSON writes as an escape, or none");
+    if (!trusted_ && part.loose * part.n_loose > kMaxLoose) {
       fail("repeats too freely; minLength and maxLength are not bound so");
     }
-    return part.text;
+    const bool above = part.shortest >= lengths.least;
+    const bool below = lengths.most < 0 || (part.longest >= 0 && part.longest <= lengths.most);
+    if (above && below) return {part.text, part.size};
+    if (part.unit.empty()) fail("cannot stand beside this minLength or maxLength");
+    const int64_t least = std::max(part.shortest, lengths.least);
+    const int64_t most = below ? part.longest : lengths.most;
+    if (most >= 0 && least > most) fail("has no match that minLength and maxLength allow");
+    const int64_t size = std::max(least, most);
+    if (size > kMaxLoose) fail("with this minLength or maxLength repeats too freely");
+    return {repeated_item(part.unit, least, most), size};
   }
 
  private:
-  struct Part {
-    std::string text;
-    int64_t size = 0;     // in characters, repetitions written out
-    int64_t n_loose = 0;  // parts that may repeat more or less often, written out
-    int64_t loose = 0;    // their size
-    int64_t length = 0;   // of each match; -1: they differ
-    bool may_be_empty = false;
-    bool has_anchor = false;
-    bool is_last = false;  // ends in $: nothing may follow
-  };
-
   bool at_end() const { return at_ == text_.size(); }
   bool next_is(char32_t c) const { return !at_end() && text_[at_] == c; }
   bool take(char32_t c) {
@@ -125,24 +200,34 @@ class PatternParser {
   // `is_first`: nothing stands before them.
   Part alternatives(bool is_first) {
     Part out;
+    out.none = true;
+    int n_taken = 0;
     do {
-      if (out.size > 0) out.text += '|';
       const Part part = branch(is_first);
-      out.length = out.size > 0 && out.length != part.length ? -1 : part.length;
-      out.text += part.text;
       out.size += part.size + 1;
-      out.loose += part.loose;
-      out.n_loose += part.n_loose;
-      out.may_be_empty = out.may_be_empty || part.may_be_empty;
       out.has_anchor = out.has_anchor || part.has_anchor;
       out.is_last = out.is_last || part.is_last;
+      if (part.none) continue;
+      const bool endless = part.longest < 0 || (n_taken > 0 && out.longest < 0);
+      out.longest = endless ? -1 : std::max(out.longest, part.longest);
+      out.shortest = n_taken > 0 ? std::min(out.shortest, part.shortest) : part.shortest;
+      out.unit = part.unit;
+      if (n_taken++ > 0) out.text += '|';
+      out.none = false;
+      out.text += part.text;
+      out.loose += part.loose;
+      out.n_loose += part.n_loose;
     } while (take('|'));
+    if (n_taken > 1) {
+      out.text = "(" + out.text + ")";
+      out.unit.clear();
+    }
     return out;
   }
 
   Part branch(bool is_first) {
     Part out;
-    out.may_be_empty = true;
+    int n_parts = 0;
     while (!at_end() && !next_is('|') && !next_is(')')) {
       if (take('$')) {
         out.is_last = out.has_anchor = true;
@@ -155,55 +240,61 @@ class PatternParser {
       }
       const Part part = repeated(is_first);
       is_first = false;
+      out.none = out.none || part.none;
       out.text += part.text;
       out.size += part.size;
       out.loose += part.loose;
       out.n_loose += part.n_loose;
-      out.length = out.length < 0 || part.length < 0 ? -1 : out.length + part.length;
-      out.may_be_empty = out.may_be_empty && part.may_be_empty;
+      out.unit = n_parts++ == 0 ? part.unit : "";
+      out.shortest += part.shortest;
+      out.longest = out.longest < 0 || part.longest < 0 ? -1 : out.longest + part.longest;
       out.has_anchor = out.has_anchor || part.has_anchor;
       out.is_last = out.is_last || part.is_last;
-      if (out.size > kMaxSize) fail("is too large with its repetitions written out");
+      if (!trusted_ && out.size > kMaxSize) fail("is too large with its repetitions written out");
     }
     return out;
   }
 
   Part repeated(bool is_first) {
     Part part = atom(is_first);
-    const bool body_varies = part.length < 0;
-    bool varies = body_varies;
-    int64_t least = 0, most = 1;
-    if (take('*') || take('+') || take('?')) {
-      const auto sign = static_cast<char>(text_[at_ - 1]);
-      part.text += sign;
-      least = sign == '+' ? 1 : 0;
-      varies = true;
+    int64_t least = 0, most = -1;  // -1: any number
+    if (take('*')) {
+    } else if (take('+')) {
+      least = 1;
+    } else if (take('?')) {
+      most = 1;
     } else if (take('{')) {
-      if (part.may_be_empty) fail("counts repetitions of what may be empty");
       least = most = count();
-      part.text += "{" + std::to_string(least);
       if (take(',')) {
-        part.text += ',';
-        varies = true;
-        if (!next_is('}')) {
-          most = count();
-          if (most < least) fail("has a repetition {", least, ",", most, "}");
-          part.text += std::to_string(most);
-        }
+        most = next_is('}') ? -1 : count();
+        if (most >= 0 && most < least) fail("has a repetition {", least, ",", most, "}");
       }
       if (!take('}')) fail("has a { that is no repetition");
-      part.text += '}';
     } else {
       return part;
     }
     take('?');  // lazy: the same strings
     if (part.has_anchor) fail("repeats an anchor");
-    const int64_t times = std::max<int64_t>(1, most);
-    part.size *= times;
-    part.length = varies ? -1 : part.length * most;
+    return times(part, part.shortest == 0 ? 0 : least, most);
+  }
+
+  static Part times(Part part, int64_t least, int64_t most) {
+    if (part.none ? least == 0 : most == 0) return {};
+    if (part.none || part.text.empty()) return part;
+    const bool body_varies = part.varies();
+    const bool varies = body_varies || least != most;
+    const int64_t n = std::max(least, most < 0 ? 1 : most);
+    part.size *= n;
     part.loose = varies ? part.size : 0;
-    part.n_loose = body_varies ? std::max<int64_t>(1, part.n_loose) * times : varies ? 1 : 0;
-    part.may_be_empty = part.may_be_empty || least == 0;
+    part.n_loose = body_varies ? std::max<int64_t>(1, part.n_loose) * n : varies ? 1 : 0;
+    if (part.unit.empty() || body_varies || part.shortest != 1) {
+      part.unit.clear();
+      part.text = repeated_item("(" + part.text + ")", least, most);
+    } else {
+      part.text = repeated_item(part.unit, least, most);
+    }
+    part.shortest *= least;
+    part.longest = part.longest < 0 || most < 0 ? -1 : part.longest * most;
     return part;
   }
 
@@ -218,10 +309,12 @@ class PatternParser {
     return n;
   }
 
-  static Part character(const Set& set) {
+  Part character(const Class& set) const {
+    const Set plain = both(set.sure, plain_);
     Part part;
-    part.text = written(set);
-    part.size = part.length = 1;
+    part.none = plain.empty();
+    if (!part.none) part.text = part.unit = written(plain);
+    part.size = part.shortest = part.longest = 1;
     return part;
   }
 
@@ -233,7 +326,7 @@ class PatternParser {
       case '[':
         return character(char_class());
       case '.':
-        return character(complement(kLineEnds));
+        return character({complement(kLineEnds), complement(kLineEnds)});
       case '\\':
         return character(escape());
       case '*':
@@ -242,7 +335,7 @@ class PatternParser {
       case '{':
         fail("has nothing that ", static_cast<char>(c), " repeats");
       default:
-        return character({{c, c}});
+        return character(of(c));
     }
   }
 
@@ -256,38 +349,45 @@ class PatternParser {
     Part part = alternatives(is_first);
     --n_open_;
     if (!take(')')) fail("has a ( without its )");
-    part.text = "(" + part.text + ")";
     return part;
   }
 
-  Set char_class() {
+  Class char_class() {
     const bool negated = take('^');
-    Set set;
+    Class set;
+    const auto add = [](Set& to, const Set& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
     while (!take(']')) {
-      const Set low = class_item();
+      const Class low = class_item();
       if (at_ + 1 < text_.size() && next_is('-') && text_[at_ + 1] != ']') {
         ++at_;
-        const Set high = class_item();
-        const auto single = [](const Set& s) { return s.size() == 1 && s[0].low == s[0].high; };
-        if (!single(low) || !single(high) || low[0].low > high[0].low) {
+        const Class high = class_item();
+        const auto single = [](const Class& c) {
+          return c.sure.size() == 1 && c.sure[0].low == c.sure[0].high;
+        };
+        if (!single(low) || !single(high) || low.sure[0].low > high.sure[0].low) {
           fail("has a range that is none");
         }
-        set.push_back({low[0].low, high[0].low});
+        const Range range = {low.sure[0].low, high.sure[0].low};
+        set.sure.push_back(range);
+        set.maybe.push_back(range);
       } else {
-        set.insert(set.end(), low.begin(), low.end());
+        add(set.sure, low.sure);
+        add(set.maybe, low.maybe);
       }
     }
     return negated ? complement(set) : set;
   }
 
-  Set class_item() {
+  Class class_item() {
     const char32_t c = take_any("a character class");
-    if (c != '\\') return {{c, c}};
-    if (take('b')) return {{'\b', '\b'}};
+    if (c != '\\') return of(c);
+    if (take('b')) return of('\b');
     return escape();
   }
 
-  Set escape() {
+  Class escape() {
     const char32_t c = take_any("an escape");
     switch (c) {
       case 'd':
@@ -303,28 +403,24 @@ class PatternParser {
       case 'S':
         return complement(kSpace);
       case 't':
-        return {{'\t', '\t'}};
+        return of('\t');
       case 'n':
-        return {{'\n', '\n'}};
+        return of('\n');
       case 'v':
-        return {{'\v', '\v'}};
+        return of('\v');
       case 'f':
-        return {{'\f', '\f'}};
+        return of('\f');
       case 'r':
-        return {{'\r', '\r'}};
-      case 'x': {
-        const char32_t value = hex(2);
-        return {{value, value}};
-      }
-      case 'u': {
-        const char32_t value = unicode();
-        return {{value, value}};
-      }
+        return of('\r');
+      case 'x':
+        return of(hex(2));
+      case 'u':
+        return of(unicode());
       default:
         if (c < 0x80 && std::isalnum(static_cast<int>(c)) != 0) {
           fail("has \\", static_cast<char>(c), ", which is not enforced");
         }
-        return {{c, c}};
+        return of(c);
     }
   }
 
@@ -359,6 +455,8 @@ class PatternParser {
     return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
   }
 
+  const Set& plain_;
+  const bool trusted_;
   std::u32string text_;
   size_t at_ = 0;
   int n_open_ = 0;
@@ -366,6 +464,17 @@ class PatternParser {
 
 }  // namespace
 
-std::string enforced_pattern(const std::string& pattern) { return PatternParser(pattern).whole(); }
+EnforcedPattern enforced_pattern(const std::string& pattern, const Lengths& lengths) {
+  return PatternParser(pattern, kInJson, false).whole(lengths);
+}
+
+EnforcedPattern enforced_text_pattern(const std::string& pattern) {
+  return PatternParser(pattern, kInText, false).whole({});
+}
+
+EnforcedPattern enforced_format(const std::string& format, const Lengths& lengths) {
+  const bool bounded = lengths.most >= 0;
+  return PatternParser(format_pattern(format, bounded), kInJson, true).whole(lengths);
+}
 
 }  // namespace replayssm::server

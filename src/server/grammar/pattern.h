@@ -1,13 +1,34 @@
-// Regular expressions of JSON Schema's "pattern".
+// Regular expressions of JSON Schema's "pattern" and "format".
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace replayssm::server {
 
-// The pattern in a form that the grammar compiler takes at its word. A string is enforced that
-// matches it from end to end and holds no character that JSON writes as an escape. Throws Error
-// on what that form cannot say: look-around, back references, word boundaries, anchors inside.
-std::string enforced_pattern(const std::string& pattern);
+inline constexpr size_t kMaxPatternBytes = 1024;
+
+// What minLength and maxLength allow, in characters.
+struct Lengths {
+  int64_t least = 0;
+  int64_t most = -1;  // -1: any
+};
+
+struct EnforcedPattern {
+  std::string text;
+  int64_t size = 0;  // in characters, its repetitions written out: the states of its automaton
+};
+
+// The pattern in a form that the grammar compiler enforces to the letter. A string is enforced that
+// matches it from end to end, for ECMAScript as for Python, and holds no character that JSON writes
+// as an escape. Throws Error on what that form cannot say: look-around, back references, word
+// boundaries, anchors inside, lengths that the pattern neither implies nor can take over.
+EnforcedPattern enforced_pattern(const std::string& pattern, const Lengths& lengths = {});
+
+// A regular expression that a whole answer matches; it may hold every character.
+EnforcedPattern enforced_text_pattern(const std::string& pattern);
+
+// The same for a format of kind FormatKind::kEnforced.
+EnforcedPattern enforced_format(const std::string& format, const Lengths& lengths = {});
 
 }  // namespace replayssm::server

@@ -9,9 +9,11 @@ namespace replayssm::server {
 
 inline constexpr size_t kMaxSchemaBytes = size_t{256} << 10;
 
-// The schema as the grammar compiler enforces it: oneOf as anyOf, with a warning; enum and const
-// without the type beside them; required properties listed; patterns as in pattern.h. Throws
-// ApiError naming the keyword, as a path from `field`, that would not be enforced.
+// The schema as the grammar compiler enforces it: every part of it is a reference into $defs, an
+// anyOf, an enum, or has one type and that type's keywords; patterns are as in pattern.h. What it
+// lets through is valid for `schema`, but not all that is valid is let through: objects have no
+// properties but those named, where additionalProperties does not say what they are. Warnings tell
+// what is not enforced. Throws ApiError naming the keyword, as a path from `field`, that cannot be.
 Json checked_schema(const Json& schema, const std::string& field, Warnings& warnings);
 
 }  // namespace replayssm::server

@@ -153,30 +153,6 @@ void parse_tool_choice(Fields& fields, ChatRequest& request) {
   request.tool_choice = ToolChoice::kRequired;
 }
 
-void parse_format(Fields& fields, ChatRequest& request) {
-  const Json* format = fields.object("response_format");
-  if (format == nullptr) return;
-  Fields inner(*format, "response_format");
-  const std::string type = inner.string("type").value_or("");
-  if (type == "text") return;
-  if (type == "json_object") {
-    request.format = ResponseFormat::kJsonObject;
-  } else if (type == "json_schema") {
-    const Json* holder = inner.object("json_schema");
-    if (holder == nullptr) refuse("response_format.json_schema", "is missing");
-    Fields schema(*holder, "response_format.json_schema");
-    const Json* body = schema.object("schema");
-    if (body == nullptr) refuse("response_format.json_schema.schema", "is missing");
-    request.format = ResponseFormat::kJsonSchema;
-    request.schema = *body;
-  } else {
-    refuse("response_format.type", "must be text, json_object or json_schema");
-  }
-  if (request.tool_choice == ToolChoice::kRequired) {
-    refuse("response_format", "cannot go with tool_choice required");
-  }
-}
-
 ChatTemplate::Options parse_template_options(Fields& fields) {
   ChatTemplate::Options options;
   options.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
@@ -235,7 +211,10 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, bool test_hoo
   const Json messages = parse_messages(fields, warnings);
   request.tools = parse_tools(fields);
   parse_tool_choice(fields, request);
-  parse_format(fields, request);
+  if (request.tool_choice == ToolChoice::kRequired &&
+      request.common.structure.kind != Structure::Kind::kNone) {
+    refuse(request.common.structure.field, "cannot go with tool_choice required");
+  }
   request.prompt = render(messages, request.tools, parse_template_options(fields), model, warnings);
   request.opens_reasoning = ends_inside_think(request.prompt.text);
 

@@ -7,7 +7,6 @@
 namespace replayssm::server {
 
 enum class ToolChoice { kNone, kAuto, kRequired };
-enum class ResponseFormat { kText, kJsonObject, kJsonSchema };
 
 struct ChatPrompt {
   std::string text;
@@ -21,8 +20,6 @@ struct ChatRequest {
   bool opens_reasoning = false;  // the prompt ends inside a <think>
   Json tools = Json::array();    // those that may be called; empty with tool_choice none
   ToolChoice tool_choice = ToolChoice::kNone;
-  ResponseFormat format = ResponseFormat::kText;
-  Json schema;  // of kJsonSchema
 };
 
 // Throws ApiError.

@@ -123,6 +123,7 @@ CommonRequest parse_common(Fields& fields, const ServedModel& model, bool test_h
   if (!fields.boolean("ignore_eos").value_or(false)) {
     engine.stop_ids.insert(engine.stop_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
   }
+  common.structure = parse_structure(fields, common.warnings);
   common.max_tokens = fields.integer("max_tokens", 0, INT32_MAX);
   if (const auto k = fields.integer("prompt_logprobs", 0, kMaxLogprobs)) {
     engine.prompt_logprobs = static_cast<int32_t>(*k);

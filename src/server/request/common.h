@@ -8,6 +8,7 @@
 #include "runtime/engine.h"
 #include "server/http/message.h"
 #include "server/request/fields.h"
+#include "server/request/structure.h"
 #include "server/served_model.h"
 
 namespace replayssm::server {
@@ -18,6 +19,7 @@ inline constexpr int32_t kMaxLogprobs = 20;
 struct CommonRequest {
   GenerationRequest engine;  // all but the prompt, name, max_new_tokens and constraint
   std::vector<std::string> stops;
+  Structure structure;  // of the answer
   std::optional<int64_t> max_tokens;
   bool stream = false;
   bool include_usage = false;
