@@ -21,21 +21,29 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// "name:80" and "[::1]:80" without the port.
+// "name:80" and "[::1]:80" without the port; empty if it is neither.
 std::string host_name(std::string_view authority) {
+  size_t end = authority.find(':');
+  std::string name = lower(authority.substr(0, end));
   if (authority.starts_with('[')) {
-    const size_t end = authority.find(']');
-    return end == std::string_view::npos ? std::string() : lower(authority.substr(1, end - 1));
+    const size_t bracket = authority.find(']');
+    if (bracket == std::string_view::npos) return {};
+    name = lower(authority.substr(1, bracket - 1));
+    end = bracket + 1;
+  } else if (name.ends_with('.')) {
+    name.pop_back();
   }
-  std::string name = lower(authority.substr(0, authority.find(':')));
-  if (name.ends_with('.')) name.pop_back();
-  return name;
+  if (end >= authority.size()) return name;
+  const std::string_view port = authority.substr(end + 1);
+  const bool digits = authority[end] == ':' && std::all_of(port.begin(), port.end(), [](char c) {
+                        return c >= '0' && c <= '9';
+                      });
+  return digits ? name : std::string();
 }
 
 bool contains(const std::vector<std::string>& list, const std::string& value) {
-  return std::any_of(list.begin(), list.end(), [&](const std::string& item) {
-    return item == "*" || lower(item) == value;
-  });
+  return std::any_of(list.begin(), list.end(),
+                     [&](const std::string& item) { return item == "*" || lower(item) == value; });
 }
 
 // Another site's page cannot make an address of its own that leads here: names can.
@@ -68,7 +76,8 @@ bool same_site(const std::string& origin, std::string_view host) {
 
 bool json_type(std::string_view type) {
   const std::string name = lower(type.substr(0, type.find_first_of("; \t")));
-  return name == "application/json" || (name.starts_with("application/") && name.ends_with("+json"));
+  return name == "application/json" ||
+         (name.starts_with("application/") && name.ends_with("+json"));
 }
 
 bool form_type(std::string_view type) {
@@ -129,8 +138,7 @@ Access check_access(const AccessRules& rules, const HttpRequest& request) {
   if (request.body.empty() || type.empty() || json_type(type)) return access;
   const bool browser = !origin.empty() || !request.header("sec-fetch-site").empty();
   if (form_type(type) && !browser) return access;
-  return refused(415,
-                 concat("Content-Type: must be application/json, not ", type.substr(0, 128)),
+  return refused(415, concat("Content-Type: must be application/json, not ", type.substr(0, 128)),
                  "unsupported_media_type");
 }
 

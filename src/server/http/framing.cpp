@@ -36,7 +36,8 @@ std::string_view trimmed(std::string_view text) {
 const char* request_line_problem(std::string_view line) {
   const size_t first = line.find(' ');
   const size_t last = line.rfind(' ');
-  if (first == std::string_view::npos || first == last) return "the request line has no three parts";
+  if (first == std::string_view::npos || first == last)
+    return "the request line has no three parts";
   const std::string_view target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
   if (!is_token(line.substr(0, first))) return "the method is no token";
