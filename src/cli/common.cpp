@@ -83,6 +83,15 @@ DType parse_dtype(const std::string& flag, const std::string& text, bool allow_i
       concat(flag, " ", text, ": must be fp32, fp16", allow_int8 ? ", bf16 or int8" : " or bf16"));
 }
 
+void refuse_empty_values(CLI::App& verb) {
+  for (CLI::Option* option : verb.get_options()) {
+    if (option->get_expected_max() == 0) continue;  // a flag
+    option->check([](const std::string& value) {
+      return value.empty() ? std::string("must not be empty") : std::string();
+    });
+  }
+}
+
 uint64_t parse_seed(const std::string& flag, const std::string& text) {
   uint64_t seed = 0;
   const char* end = text.data() + text.size();

@@ -73,6 +73,9 @@ std::unique_ptr<Device> open_cuda(bool exact);
 std::shared_ptr<const Model> load_draft_model(const std::string& folder,
                                               const ModelOptions& options, const Model& target);
 
+// An option with an empty value, as "$UNSET" leaves it, is refused by name.
+void refuse_empty_values(CLI::App& verb);
+
 // A number in [0, 2^64), digits only. Throws UsageError naming the flag.
 uint64_t parse_seed(const std::string& flag, const std::string& text);
 

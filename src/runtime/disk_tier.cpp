@@ -26,6 +26,21 @@ void remove_file(const fs::path& path) {
   fs::remove(path, error);
 }
 
+// What DiskTier::session_path made of it.
+std::string unescaped(const std::string& safe) {
+  std::string name;
+  for (size_t i = 0; i < safe.size(); ++i) {
+    unsigned byte = 0;
+    if (safe[i] == '%' && std::sscanf(safe.c_str() + i, "%%%2x", &byte) == 1) {
+      name += static_cast<char>(byte);
+      i += 2;
+    } else {
+      name += safe[i];
+    }
+  }
+  return name;
+}
+
 }  // namespace
 
 DiskTier::DiskTier(const std::string& folder, int64_t most_bytes, SnapshotFormat format)
@@ -176,7 +191,21 @@ bool DiskTier::drop_session(const std::string& name) {
   if (!fs::exists(path)) return false;
   bytes_ -= size_of(path);
   remove_file(path);
+  sync_folder(folder_);
   return true;
+}
+
+std::set<std::string> DiskTier::session_names() const {
+  constexpr std::string_view kEnd = ".session";
+  const std::string mine = hex(format_.fingerprint) + "-";
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
+    const std::string file = it->path().filename().string();
+    if (!file.starts_with(mine) || !file.ends_with(kEnd)) continue;
+    names.insert(unescaped(file.substr(mine.size(), file.size() - mine.size() - kEnd.size())));
+  }
+  return names;
 }
 
 }  // namespace replayssm

@@ -34,6 +34,7 @@ class DiskTier {
   std::optional<SnapshotFile> load_session(const std::string& name);
   // False if there is none.
   bool drop_session(const std::string& name);
+  std::set<std::string> session_names() const;
 
   int64_t n_refused() const { return n_refused_; }
 

@@ -149,6 +149,12 @@ struct EngineOptions {
   bool test_hooks = false;  // scripted drafts, forced preemption, NaN in fresh and freed memory
 };
 
+struct SessionInfo {
+  std::string name;
+  int64_t tokens = -1;  // -1: on disk, not restored yet
+  bool saved = false;   // on disk
+};
+
 // Bytes by purpose; the sum never passes `budget`.
 struct MemoryReport {
   int64_t budget = 0;
@@ -191,6 +197,9 @@ class Engine {
   virtual std::optional<Refusal> fork_session(const std::string& from, const std::string& to,
                                               int64_t length) = 0;
   virtual std::optional<Refusal> drop_session(const std::string& name) = 0;
+
+  // By name. Does not wait for the engine's thread.
+  virtual std::vector<SessionInfo> sessions() const = 0;
 
   // Test hooks: refused unless options.test_hooks. A listener may call preempt: it takes effect at
   // the next step boundary.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "runtime/budget.h"
@@ -73,6 +74,7 @@ class EngineImpl final : public Engine {
   std::optional<Refusal> fork_session(const std::string& from, const std::string& to,
                                       int64_t length) override;
   std::optional<Refusal> drop_session(const std::string& name) override;
+  std::vector<SessionInfo> sessions() const override;
   std::optional<Refusal> preempt(RequestId id) override;
   std::optional<Refusal> final_state(RequestId id, FinalState* state) override;
   std::optional<Refusal> drop_cache() override;
@@ -177,6 +179,7 @@ class EngineImpl final : public Engine {
   std::deque<std::function<void()>> commands_;
   EngineStats stats_;
   std::map<std::string, std::vector<int32_t>> sessions_;
+  std::set<std::string> saved_sessions_;  // on disk
   RequestId next_id_ = 1;
   int64_t n_waiting_ = 0;     // submitted and not yet admitted
   int64_t n_live_ = 0;        // submitted and not yet finished

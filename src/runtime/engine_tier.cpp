@@ -79,6 +79,7 @@ void EngineImpl::open_tiers() {
     return executor_.snapshot_bytes(ops::pages_for(position));
   };
   tier_.emplace(options_.cache_folder, options_.cache_folder_bytes, std::move(format));
+  saved_sessions_ = tier_->session_names();
 }
 
 StateBytes EngineImpl::read_state(int32_t slot, std::span<const int32_t> pages) const {
@@ -157,8 +158,23 @@ std::optional<Refusal> EngineImpl::put_session(const std::string& name, std::vec
     return Refusal{Refusal::Kind::kFailed, "", error.what()};
   }
   const std::lock_guard lock(mutex_);
+  if (tier_) saved_sessions_.insert(name);
   sessions_[name] = std::move(text);
   return std::nullopt;
+}
+
+std::vector<SessionInfo> EngineImpl::sessions() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, SessionInfo> all;
+  for (const std::string& name : saved_sessions_) all[name] = {name, -1, true};
+  for (const auto& [name, text] : sessions_) {
+    SessionInfo& info = all[name];
+    info.name = name;
+    info.tokens = std::ssize(text);
+  }
+  std::vector<SessionInfo> out;
+  for (auto& [name, info] : all) out.push_back(std::move(info));
+  return out;
 }
 
 std::optional<Refusal> EngineImpl::save_session(RequestId id, const std::string& name) {
@@ -218,6 +234,7 @@ std::optional<Refusal> EngineImpl::drop_session(const std::string& name) {
       return Refusal{Refusal::Kind::kFailed, "", error.what()};
     }
     const std::lock_guard lock(mutex_);
+    saved_sessions_.erase(name);
     if (sessions_.erase(name) > 0 || any) return std::nullopt;
     return no_session(name);
   });

@@ -1,5 +1,6 @@
 #include "runtime/snapshot_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,6 +35,13 @@ struct Close {
 using File = std::unique_ptr<std::FILE, Close>;
 
 }  // namespace
+
+void sync_folder(const std::string& folder) {
+  const int fd = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  fsync(fd);
+  close(fd);
+}
 
 uint64_t hash_tokens(std::span<const int32_t> tokens) {
   return XXH3_64bits(tokens.data(), tokens.size_bytes());
@@ -70,10 +78,16 @@ void write_snapshot_file(const std::string& path, const SnapshotFormat& format,
   put(file.state.data(), file.state.size());
   const uint64_t checksum = sum.value();
   good = good && std::fwrite(&checksum, sizeof checksum, 1, out.get()) == 1;
+  // The bytes are on the disk before the name points at them, so that a power cut leaves the old
+  // file or the new one; the name is, before the caller is told.
+  good = good && std::fflush(out.get()) == 0 && fsync(fileno(out.get())) == 0;
   good = std::fclose(out.release()) == 0 && good;
   std::error_code error;
   if (good) std::filesystem::rename(beside, path, error);
-  if (good && !error) return;
+  if (good && !error) {
+    sync_folder(std::filesystem::path(path).parent_path().string());
+    return;
+  }
   const std::string why = error ? error.message() : std::strerror(errno);
   std::filesystem::remove(beside, error);
   fail("cannot write ", path, ": ", why);

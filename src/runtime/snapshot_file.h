@@ -34,8 +34,12 @@ uint64_t hash_tokens(std::span<const int32_t> tokens);
 
 int64_t snapshot_file_bytes(const SnapshotFile& file);
 
-// Writes beside the place, then renames: a reader sees all or nothing. Throws Error naming the
-// file.
+// Makes what was renamed or removed in the folder outlast a power cut, as far as the file system
+// can.
+void sync_folder(const std::string& folder);
+
+// Writes beside the place, syncs, then renames: a reader sees all or nothing, after a power cut
+// too. Throws Error naming the file.
 void write_snapshot_file(const std::string& path, const SnapshotFormat& format,
                          const SnapshotFile& file);
 

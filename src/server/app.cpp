@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <random>
 
 #include "server/answer/completion_answer.h"
@@ -15,6 +16,7 @@ namespace replayssm::server {
 namespace {
 
 constexpr size_t kMaxRecent = 4096;
+constexpr int64_t kMaxPromptLogprobs = int64_t{1} << 18;  // of one HTTP request
 
 // Takes the same time wherever the first difference stands.
 bool same_key(std::string_view key, std::string_view given) {
@@ -31,14 +33,6 @@ std::string random_hex() {
   std::snprintf(text, sizeof(text), "%016llx%08x", static_cast<unsigned long long>(engine()),
                 static_cast<unsigned>(engine()));
   return text;
-}
-
-// logfmt: quotes where they are needed.
-std::string log_value(const std::string& value) {
-  const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
-    return c > ' ' && c != '"' && c != '=' && c != '\\' && c != 0x7f;
-  });
-  return plain ? value : dump_json(Json(value));
 }
 
 // Messages name the engine's fields as the client knows them.
@@ -84,6 +78,10 @@ const std::vector<App::Route>& App::routes() {
   static const std::vector<Route> kRoutes = {
       {"GET", "/", &App::page, true},
       {"GET", "/health", &App::health, true, false, true},
+      {"GET", "/ready", &App::health, true, false, true},
+      {"GET", "/get_load", &App::load, false, false, true},
+      {"GET", "/server_info", &App::server_info},
+      {"GET", "/model_info", &App::model_info},
       {"GET", "/v1/models", &App::models},
       {"GET", "/v1/models/", &App::model},
       {"POST", "/v1/completions", &App::completions},
@@ -93,6 +91,7 @@ const std::vector<App::Route>& App::routes() {
       {"POST", "/detokenize", &App::detokenize},
       {"GET", "/metrics", &App::metrics, false, false, true},
       {"GET", "/stats", &App::stats, false, false, true},
+      {"GET", "/v1/sessions", &App::list_sessions},
       {"POST", "/v1/sessions", &App::save_session},
       {"POST", "/v1/sessions/restore", &App::restore_session},
       {"POST", "/v1/sessions/fork", &App::fork_session},
@@ -112,7 +111,8 @@ App::App(ServedModel model, Engine& engine, AppOptions options)
       hidden_in_chat_(std::make_shared<HiddenTokens>(*model_.tokenizer, chat_marks())),
       grammars_(std::make_unique<GrammarCompiler>(model_)),
       created_(unix_seconds()),
-      begin_(std::chrono::steady_clock::now()) {}
+      begin_(std::chrono::steady_clock::now()),
+      journal_(std::make_shared<Journal>(options_.log)) {}
 
 App::~App() = default;
 
@@ -131,19 +131,16 @@ Reply App::handle(HttpRequest request) {
   }
   const auto* response = std::get_if<HttpResponse>(&reply);
   if (response == nullptr) return reply;  // counted at its end
-  metrics_.request(route, response->status);
   const bool quiet = std::any_of(routes().begin(), routes().end(), [&](const Route& r) {
     return r.quiet && route == r.path && response->status == 200;
   });
-  if (options_.log && !quiet) {
-    RequestRecord record;
-    record.id = request.id;
-    record.path = route == "other" ? request.path.substr(0, 256) : route;
-    record.status = response->status;
-    record.seconds = seconds_since(begin);
-    if (response->status >= 400) record.error = response->body.substr(0, 512);
-    log_record(record);
-  }
+  RequestRecord record;
+  record.id = request.id;
+  record.path = route == "other" ? request.path.substr(0, 256) : route;
+  record.status = response->status;
+  record.seconds = seconds_since(begin);
+  if (response->status >= 400) record.error = response->body.substr(0, 512);
+  journal_->request(route, record, quiet);
   return reply;
 }
 
@@ -215,7 +212,7 @@ AnswerHead App::answer_head(const HttpRequest& request, const char* prefix,
   head.id = prefix + random_hex();
   head.request_id = request.id;
   head.path = request.path;
-  head.model = model_.name;
+  head.model = model_.names.front();
   head.created = unix_seconds();
   head.stream = common.stream;
   head.include_usage = common.include_usage;
@@ -223,8 +220,29 @@ AnswerHead App::answer_head(const HttpRequest& request, const char* prefix,
   return head;
 }
 
+// Throws ApiError on what no waiting makes possible.
+void App::check_fits(const EngineRequest& request) const {
+  const auto n_prompts = static_cast<int64_t>(request.prompts.size());
+  const EngineStats stats = engine_.stats();
+  const int64_t most =
+      options_.max_queued > INT64_MAX - stats.rings ? INT64_MAX : stats.rings + options_.max_queued;
+  if (n_prompts > most) {
+    refuse("prompt", concat("has ", n_prompts, " prompts; this server runs and queues at most ",
+                            most, " (--max-sequences, --max-queued)"));
+  }
+  const int32_t k = request.common->engine.prompt_logprobs;
+  if (k < 0) return;
+  int64_t n_tokens = 0;
+  for (const auto& prompt : request.prompts) n_tokens += std::ssize(prompt);
+  if (n_tokens * (k + 1) > kMaxPromptLogprobs) {
+    refuse("prompt_logprobs", concat(k + 1, " for each of ", n_tokens, " tokens are more than ",
+                                     kMaxPromptLogprobs, "; ask for fewer, or in parts"));
+  }
+}
+
 // One request of the engine for each prompt; all of them or, throwing ApiError, none.
 std::vector<Source> App::submit(const AnswerHead& head, const EngineRequest& request) {
+  check_fits(request);
   const CommonRequest& common = *request.common;
   GenerationOptions options;
   options.n = common.engine.n;
@@ -232,6 +250,7 @@ std::vector<Source> App::submit(const AnswerHead& head, const EngineRequest& req
   options.keep_tokens = request.keep_tokens;
   options.hidden = !common.skip_special_tokens ? nullptr : request.chat ? hidden_in_chat_ : hidden_;
   options.wake_each = common.stream;
+  options.memory = options_.memory;
   std::vector<Source> sources;
   for (const auto& prompt : request.prompts) {
     GenerationRequest engine = common.engine;
@@ -254,47 +273,9 @@ std::vector<Source> App::submit(const AnswerHead& head, const EngineRequest& req
 }
 
 EngineAnswer::Hooks App::hooks(const std::string& route) {
-  return {[this](RequestId id) { engine_.cancel(id); },
-          [this, route](const RequestRecord& record) {
-            metrics_.request(route, record.status);
-            metrics_.answer(record);
-            if (options_.log) log_record(record);
-          }};
-}
-
-void App::log_record(const RequestRecord& record) {
-  std::string line = "request";
-  const auto add = [&](const char* key, const std::string& value) {
-    line += concat(" ", key, "=", log_value(value));
-  };
-  const auto milliseconds = [&](const char* key, double seconds) {
-    char text[32];
-    std::snprintf(text, sizeof(text), "%.2f", seconds * 1e3);
-    add(key, text);
-  };
-  add("id", record.id);
-  add("path", record.path);
-  add("status", std::to_string(record.status));
-  if (!record.answer.empty()) {
-    const RequestUsage& usage = record.usage;
-    add("answer", record.answer);
-    add("stream", record.stream ? "true" : "false");
-    add("prompt_tokens", std::to_string(usage.prompt_tokens));
-    add("cached_tokens", std::to_string(usage.cached_tokens));
-    if (!usage.cache_note.empty()) add("cache_note", usage.cache_note);
-    add("new_tokens", std::to_string(record.new_tokens));
-    add("drafted", std::to_string(usage.drafted));
-    add("accepted", std::to_string(usage.accepted));
-    add("preemptions", std::to_string(usage.preemptions));
-    milliseconds("queue_ms", usage.queue_seconds);
-    milliseconds("prefill_ms", usage.prefill_seconds);
-    milliseconds("decode_ms", usage.decode_seconds);
-    if (record.first_seconds >= 0) milliseconds("first_ms", record.first_seconds);
-    if (record.cancelled) add("cancelled", "true");
-  }
-  milliseconds("total_ms", record.seconds);
-  if (!record.error.empty()) add("error", record.error);
-  options_.log(line);
+  return {
+      [this](RequestId id) { engine_.cancel(id); },
+      [journal = journal_, route](const RequestRecord& record) { journal->answer(route, record); }};
 }
 
 void App::remember(const std::string& name, RequestId id) {

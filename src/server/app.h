@@ -1,6 +1,7 @@
 // The routes of the server: HTTP requests to requests of the engine and back.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -13,7 +14,8 @@
 #include "runtime/engine.h"
 #include "server/answer/answer.h"
 #include "server/http/message.h"
-#include "server/metrics.h"
+#include "server/http/request_memory.h"
+#include "server/journal.h"
 #include "server/request/common.h"
 #include "server/served_model.h"
 
@@ -29,6 +31,8 @@ struct CompletionRequest;
 struct AppOptions {
   std::string api_key;  // empty: none is asked for
   bool test_hooks = false;
+  int64_t max_queued = INT64_MAX;               // of the engine
+  std::shared_ptr<RequestMemory> memory;        // of answers; null: without a limit
   std::function<void(const std::string&)> log;  // one line a request; may be empty
 };
 
@@ -40,6 +44,8 @@ class App {
 
   // Never throws; called by several threads at once.
   Reply handle(HttpRequest request);
+  // From now on /health and /ready say 503.
+  void begin_drain() { draining_ = true; }
 
  private:
   struct Route;
@@ -56,6 +62,9 @@ class App {
   void check_key(const HttpRequest& request) const;
 
   Reply health(const HttpRequest& request);
+  Reply load(const HttpRequest& request);
+  Reply server_info(const HttpRequest& request);
+  Reply model_info(const HttpRequest& request);
   Reply page(const HttpRequest& request);
   Reply models(const HttpRequest& request);
   Reply model(const HttpRequest& request);
@@ -66,6 +75,7 @@ class App {
   Reply detokenize(const HttpRequest& request);
   Reply metrics(const HttpRequest& request);
   Reply stats(const HttpRequest& request);
+  Reply list_sessions(const HttpRequest& request);
   Reply save_session(const HttpRequest& request);
   Reply restore_session(const HttpRequest& request);
   Reply fork_session(const HttpRequest& request);
@@ -76,10 +86,10 @@ class App {
 
   AnswerHead answer_head(const HttpRequest& request, const char* prefix,
                          const CommonRequest& common) const;
+  void check_fits(const EngineRequest& request) const;
   std::vector<Source> submit(const AnswerHead& head, const EngineRequest& request);
   EngineAnswer::Hooks hooks(const std::string& route);
-  void log_record(const RequestRecord& record);
-  Json model_object() const;
+  Json model_object(const std::string& name) const;
 
   void remember(const std::string& name, RequestId id);
   // Throws ApiError (404) naming the field.
@@ -94,7 +104,8 @@ class App {
   const std::unique_ptr<GrammarCompiler> grammars_;
   const int64_t created_;
   const std::chrono::steady_clock::time_point begin_;
-  Metrics metrics_;
+  const std::shared_ptr<Journal> journal_;
+  std::atomic<bool> draining_{false};
 
   mutable std::mutex recent_mutex_;
   std::unordered_map<std::string, RequestId> recent_;

@@ -41,18 +41,38 @@ SamplingDefaults load_defaults(const std::string& path, std::vector<int32_t>& eo
 
 }  // namespace
 
+std::vector<int32_t> ServedModel::encode(const std::string& text, const std::string& field) const {
+  constexpr size_t kNormalised = 4;  // a normaliser may shorten a text, to a third at worst
+  const size_t most = kNormalised * max_token_bytes * static_cast<size_t>(max_positions);
+  if (text.size() > most) {
+    throw ApiError(400,
+                   concat(field, ": has ", text.size(), " bytes, more than ", most,
+                          ", the most that --max-positions ", max_positions, " can hold"),
+                   field, "context_length_exceeded");
+  }
+  try {
+    return tokenizer->encode(text);
+  } catch (const Error& e) {
+    refuse(field, e.what());
+  }
+}
+
 ServedModel load_served_model(const std::string& folder, const std::string& template_file,
                               int64_t vocab, int64_t max_positions,
                               const std::vector<int32_t>& eos_ids) {
   ServedModel model;
   const auto path = std::filesystem::weakly_canonical(folder);
-  model.name =
-      path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  model.names = {path.has_filename() ? path.filename().string()
+                                     : path.parent_path().filename().string()};
   model.vocab = vocab;
   model.max_positions = max_positions;
   model.eos_ids = eos_ids;
   model.tokenizer =
       std::make_shared<const model::Tokenizer>(model::Tokenizer::load(folder + "/tokenizer.json"));
+  for (int32_t id = 0; id < model.tokenizer->vocab_size(); ++id) {
+    model.max_token_bytes =
+        std::max(model.max_token_bytes, model.tokenizer->token_bytes(id).size());
+  }
   model.defaults = load_defaults(folder + "/generation_config.json", model.eos_ids, vocab);
   model.chat_template = load_chat_template(folder, template_file);
   return model;

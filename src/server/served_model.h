@@ -1,6 +1,7 @@
 // What the server knows of the model that it serves.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,13 +23,21 @@ struct SamplingDefaults {
 };
 
 struct ServedModel {
-  std::string name;
-  int64_t vocab = 0;  // of the logits: ids are below it
+  std::vector<std::string> names;  // that it is asked for by; answers bear the first
+  int64_t vocab = 0;               // of the logits: ids are below it
   int64_t max_positions = 0;
   std::vector<int32_t> eos_ids;  // end a choice, unless a request says ignore_eos
   SamplingDefaults defaults;
   std::shared_ptr<const model::Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: none
+  size_t max_token_bytes = 1;                         // of the vocabulary
+
+  // The ids of a text. Throws ApiError naming the field: 400 if the tokenizer refuses it, and
+  // before it begins if so many bytes cannot be as few tokens as there are positions.
+  std::vector<int32_t> encode(const std::string& text, const std::string& field) const;
+  bool has_name(const std::string& name) const {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  }
 };
 
 // Reads tokenizer, generation_config.json and the chat template of a model folder;

@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <chrono>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "core/json.h"
@@ -40,6 +42,10 @@ struct Response {
         break;
       }
       const std::string line = body.substr(at, end - at);
+      if (line.starts_with(':')) {  // a comment
+        at = end + 2;
+        continue;
+      }
       EXPECT_TRUE(line.starts_with("data: ")) << line;
       EXPECT_FALSE(done) << "an event behind [DONE]";
       if (line == "data: [DONE]") {
@@ -85,7 +91,7 @@ class Client {
 
   bool send_request(const std::string& method, const std::string& path,
                     const std::string& body = {}, const std::string& headers = {}) {
-    return send(method + " " + path + " HTTP/1.1\r\nHost: test\r\n" + headers +
+    return send(method + " " + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers +
                 (body.empty() && method == "GET"
                      ? "\r\n"
                      : "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body));
@@ -116,6 +122,22 @@ class Client {
       response.body = std::exchange(rest_, {});
     }
     return response;
+  }
+
+  // The body of an answer with a length, read in `pieces` with a rest before each.
+  std::string read_slowly(size_t pieces, std::chrono::milliseconds rest) {
+    size_t head = 0;
+    while ((head = rest_.find("\r\n\r\n")) == std::string::npos) {
+      if (!more()) return {};
+    }
+    const size_t length = std::stoul(rest_.substr(rest_.find("Content-Length: ") + 16));
+    rest_.erase(0, head + 4);
+    for (size_t i = 1; i <= pieces; ++i) {
+      std::this_thread::sleep_for(rest);
+      while (rest_.size() < length * i / pieces && more()) {
+      }
+    }
+    return std::exchange(rest_, {});
   }
 
   // True if the server closes the connection, after `rest` bytes at most.

@@ -69,6 +69,7 @@ class FakeEngine final : public Engine {
   EngineStats stats() const override {
     EngineStats stats;
     stats.slots = 8;
+    stats.rings = 8;
     stats.slots_free = 6;
     stats.new_tokens = 77;
     return stats;
@@ -92,6 +93,7 @@ class FakeEngine final : public Engine {
     calls.push_back("drop " + name);
     return session_refusal;
   }
+  std::vector<SessionInfo> sessions() const override { return {{"a", 7, true}, {"b", -1, true}}; }
   std::optional<Refusal> preempt(RequestId id) override {
     calls.push_back(concat("preempt ", id));
     return {};

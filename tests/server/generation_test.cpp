@@ -133,7 +133,7 @@ void expect_bounded(bool stream, const std::string& message) {
 
 TEST(Generation, QueueIsBounded) {
   expect_bounded(true, "the client reads too slowly");
-  expect_bounded(false, "the answer is larger than 64 MiB");
+  expect_bounded(false, "the answer fills the memory");
 }
 
 }  // namespace

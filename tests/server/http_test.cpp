@@ -3,80 +3,16 @@
 
 #include <future>
 
-#include "client.h"
-#include "fake_engine.h"
-#include "server/app.h"
-#include "server/chat/chat_template.h"
-#include "server/http/listener.h"
+#include "http_fixture.h"
 
 namespace replayssm::server {
 namespace {
 
-class HttpTest : public ::testing::Test {
- protected:
-  void start(AppOptions options = {}, ListenerOptions listener = {}) {
-    options.log = [this](const std::string& line) {
-      const std::lock_guard lock(log_mutex_);
-      log_.push_back(line);
-    };
-    auto served = load_served_model(REPLAYSSM_SOURCE_DIR "/models/demo-gdn", "", 4096, 200, {4082});
-    tokenizer_ = served.tokenizer;
-    app_ = std::make_unique<App>(std::move(served), engine_, options);
-    listener_ = std::make_unique<HttpListener>(
-        listener, [this](HttpRequest request) { return app_->handle(std::move(request)); });
-    port_ = listener_->port();
-  }
-
-  void say(const std::string& text, size_t step = 1) {
-    engine_.script.tokens = tokenizer_->encode(text);
-    engine_.script.step = step;
-  }
-
-  Response complete(const std::string& extra, const std::string& headers = {}) {
-    return fetch(port_, "POST", "/v1/completions", R"({"prompt": "go", )" + extra + "}", headers);
-  }
-
-  // A log line that holds the text, within a second.
-  bool logged(const std::string& text) {
-    for (int i = 0; i < 200; ++i) {
-      {
-        const std::lock_guard lock(log_mutex_);
-        for (const auto& line : log_) {
-          if (line.find(text) != std::string::npos) return true;
-        }
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
-  }
-
-  FakeEngine engine_;
-  std::shared_ptr<const model::Tokenizer> tokenizer_;
-  std::unique_ptr<App> app_;
-  std::mutex log_mutex_;
-  std::vector<std::string> log_;
-  std::unique_ptr<HttpListener> listener_;
-  uint16_t port_ = 0;
-};
-
-// The text of a stream's choice.
-std::string stream_text(const Response& response, int index = 0) {
-  std::string text;
-  for (const Json& event : response.events()) {
-    for (const Json& choice : event.at("choices")) {
-      if (choice.at("index") != index) continue;
-      if (choice.contains("text")) text += choice.at("text").get<std::string>();
-      if (choice.contains("delta")) text += choice.at("delta").value("content", "");
-    }
-  }
-  return text;
-}
-
 TEST_F(HttpTest, RoutesAndMethods) {
   start();
   EXPECT_EQ(fetch(port_, "GET", "/health").json().at("status"), "ok");
-  EXPECT_EQ(fetch(port_, "GET", "http://test:80/health?x").json().at("status"), "ok");
-  EXPECT_EQ(fetch(port_, "GET", "https://test").status, 200);
+  EXPECT_EQ(fetch(port_, "GET", "http://127.0.0.1/health?x").json().at("status"), "ok");
+  EXPECT_EQ(fetch(port_, "GET", "https://127.0.0.1").status, 200);
   EXPECT_EQ(fetch(port_, "GET", "/v1/models").json().at("data")[0].at("id"), "demo-gdn");
   EXPECT_EQ(fetch(port_, "GET", "/v1/models/demo-gdn").status, 200);
   EXPECT_EQ(fetch(port_, "GET", "/v1/models/other").status, 404);
@@ -311,7 +247,7 @@ TEST_F(HttpTest, ApiKey) {
 // A client that writes all before it reads is told, and not cut off.
 TEST_F(HttpTest, TooLargeABodyIsTakenInAndRefused) {
   ListenerOptions listener;
-  listener.most_body_bytes = size_t{8} << 20;
+  listener.max_body_bytes = size_t{8} << 20;
   start({}, listener);
   Client client(port_);
   EXPECT_TRUE(client.send_request("POST", "/v1/completions", std::string(size_t{24} << 20, ' ')));
@@ -321,8 +257,8 @@ TEST_F(HttpTest, TooLargeABodyIsTakenInAndRefused) {
 
 TEST_F(HttpTest, BrokenRequests) {
   ListenerOptions listener;
-  listener.most_body_bytes = 1000;
-  listener.most_header_bytes = 500;
+  listener.max_body_bytes = 1000;
+  listener.max_header_bytes = 500;
   start({}, listener);
   EXPECT_EQ(fetch(port_, "POST", "/v1/completions", "{").status, 400);
   EXPECT_EQ(fetch(port_, "POST", "/v1/completions", "").status, 400);
@@ -346,7 +282,9 @@ TEST_F(HttpTest, KeepAliveAndPipelining) {
     client.send_request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
     EXPECT_EQ(client.read().status, 200);
   }
-  client.send("GET /health HTTP/1.1\r\nHost: t\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n");
+  client.send(
+      "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: "
+      "localhost\r\n\r\n");
   EXPECT_EQ(client.read().json().at("status"), "ok");
   EXPECT_EQ(client.read().json().at("object"), "list");
   client.send_request("GET", "/health", "", "Connection: close\r\n");
@@ -359,14 +297,14 @@ TEST_F(HttpTest, OtherWaysToSend) {
   say("word");
   Client expect(port_);
   expect.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
       "Content-Length: 15\r\n\r\n");
   EXPECT_EQ(expect.read().status, 100);
   expect.send(R"({"prompt": "a"})");
   EXPECT_EQ(expect.read().status, 200);
   Client chunked(port_);
   chunked.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
       "7\r\n{\"promp\r\n8\r\nt\": \"a\"}\r\n0\r\n\r\n");
   EXPECT_EQ(chunked.read().status, 200);
   Client old(port_);
@@ -389,7 +327,7 @@ TEST_F(HttpTest, LeavingCancels) {
   engine_.hold();
   RequestId id = 0;
   for (const std::string extra : {"", ", \"stream\": true"}) {
-    for (const std::string behind : {"", "GET /health HTTP/1.1\r\n\r\n"}) {
+    for (const std::string behind : {"", "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"}) {
       SCOPED_TRACE(extra + behind);
       Client client(port_);
       client.send_request("POST", "/v1/completions", "{\"prompt\": \"a\"" + extra + "}",
@@ -467,7 +405,7 @@ TEST_F(HttpTest, StreamsDoNotWaitForHandlers) {
   std::vector<std::unique_ptr<Client>> slow;
   for (int i = 0; i < 4; ++i) {
     slow.push_back(std::make_unique<Client>(listener.port()));
-    slow.back()->send_request("GET", "/slow");
+    slow.back()->send_request("POST", "/slow", "{}");
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   engine_.release();
@@ -572,13 +510,15 @@ TEST_F(HttpTest, MetricsAndStats) {
   ASSERT_EQ(complete("\"n\": 0").status, 400);
   ASSERT_TRUE(logged("status=400"));
   const std::string text = fetch(port_, "GET", "/metrics").body;
-  EXPECT_NE(text.find("replayssm_new_tokens_total 77\n"), std::string::npos);
+  EXPECT_NE(text.find("vllm:generation_tokens_total{model_name=\"demo-gdn\"} 77\n"),
+            std::string::npos);
   EXPECT_NE(text.find("replayssm_memory_bytes{purpose=\"KV pages\"} 100\n"), std::string::npos);
   EXPECT_NE(
       text.find("replayssm_http_requests_total{route=\"/v1/completions\",status=\"400\"} 1\n"),
       std::string::npos)
       << text;
-  EXPECT_NE(text.find("replayssm_request_seconds_count 1\n"), std::string::npos);
+  EXPECT_NE(text.find("vllm:e2e_request_latency_seconds_count{model_name=\"demo-gdn\"} 1\n"),
+            std::string::npos);
   const Json stats = fetch(port_, "GET", "/stats").json();
   EXPECT_EQ(stats.at("slots_free"), 6);
   EXPECT_EQ(stats.at("memory").at("purposes").at("weights"), 600);

@@ -42,7 +42,7 @@ class Load:
         body = self.body(i)
         data = json.dumps(body).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                      b"Content-Length: %d\r\n\r\n" % len(data) + data)
         if i % 100 and self.rng.random() < 1.1 * self.args.aborts / self.args.requests:
             await asyncio.sleep(self.rng.random() * 0.2)

@@ -172,18 +172,57 @@ TEST(Serve, IsTimedOverItsStreams) {
   EXPECT_EQ(server.stop(), 0);
 }
 
+// A key as editors and spreadsheets leave it in a file.
+TEST(Serve, AKeyFileWithBlanksAndAByteOrderMark) {
+  const TempFolder folder;
+  write_text(folder.file("key"), "\xef\xbb\xbf secret \r\n");
+  Process server({"--api-key-file", folder.file("key")});
+  EXPECT_EQ(fetch(server.port(), "GET", "/v1/models").status, 401);
+  const std::string header = "Authorization: Bearer secret\r\n";
+  EXPECT_EQ(fetch(server.port(), "GET", "/v1/models", "", header).status, 200);
+}
+
+// An answer that would go on for long is cut at --drain-seconds.
+TEST(Serve, SigtermIsBounded) {
+  Process server({"--drain-seconds", "0"});
+  Client client(server.port());
+  client.send_request("POST", "/v1/completions",
+                      request(R"("max_tokens": 30000, "ignore_eos": true, "stream": true)"));
+  ASSERT_TRUE(client.wait_for("data: "));
+  EXPECT_EQ(server.stop(), 0);
+  const Response response = client.read();
+  EXPECT_EQ(response.body.find("[DONE]"), std::string::npos);
+  EXPECT_NE(response.body.find("the server is stopping"), std::string::npos);
+}
+
 TEST(Serve, WrongFlags) {
   expect_fails(2, {"serve", "--test-hooks", "--host", "0.0.0.0"}, {"--test-hooks", "0.0.0.0"});
   expect_fails(2, {"serve", "--port", "65536"}, {"--port"});
-  expect_fails(2, {"serve", "--max-positions", "1"}, {"--max-positions"});
+  expect_fails(2, {"serve", "--port", "0", "--max-positions", "1"}, {"--max-positions"});
   expect_fails(2, {"serve", "--chunk-tokens", "100"}, {"--chunk-tokens"});
   expect_fails(2, {"serve", "--snapshot-interval", "-1"}, {"--snapshot-interval"});
   expect_fails(1, {"serve", "--api-key-file", "/none"}, {"/none"});
-  expect_fails(1, {"serve", "--chat-template", "/none"}, {"/none"});
+  expect_fails(1, {"serve", "--port", "0", "--chat-template", "/none"}, {"/none"});
   expect_fails(1, {"serve", "--host", "nowhere"}, {"--host nowhere"});
   const TempFolder folder;
   write_text(folder.file("t.jinja"), "a\n{% include 'x' %}");
-  expect_fails(1, {"serve", "--chat-template", folder.file("t.jinja")}, {"t.jinja:2: "});
+  expect_fails(1, {"serve", "--port", "0", "--chat-template", folder.file("t.jinja")},
+               {"t.jinja:2: "});
+  // An empty value is a variable that was not set, and never "the default" or "none".
+  for (const char* flag : {"--api-key", "--api-key-file", "-m", "--draft", "--host", "--cache-dir",
+                           "--trace", "--chat-template", "--served-model-name", "--allowed-hosts",
+                           "--cors-origin", "--device", "--checkpoint-dtype"}) {
+    expect_fails(2, {"serve", flag, ""}, {"empty"});
+  }
+  // Keys that no client can send, or that are two.
+  for (const char* key : {" ", "a b", "a\nb", "\xc3\xa9", "\x7f"}) {
+    expect_fails(2, {"serve", "--api-key", key}, {"--api-key", "visible ASCII"});
+    write_text(folder.file("key"), key);
+    expect_fails(2, {"serve", "--api-key-file", folder.file("key")}, {"key", "visible ASCII"});
+  }
+  write_text(folder.file("key"), "\xef\xbb\xbf\r\n");
+  expect_fails(2, {"serve", "--api-key-file", folder.file("key")}, {"visible ASCII"});
+  expect_fails(2, {"generate", "-m", ""}, {"empty"});
 }
 
 TEST(Serve, Chat) {

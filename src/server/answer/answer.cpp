@@ -1,6 +1,7 @@
 #include "server/answer/answer.h"
 
 #include <algorithm>
+#include <mutex>
 
 namespace replayssm::server {
 namespace {
@@ -30,9 +31,10 @@ EngineAnswer::EngineAnswer(AnswerHead head, std::vector<Source> sources, Hooks h
   record_.answer = head_.id;
   record_.path = head_.path;
   record_.stream = head_.stream;
+  record_.warnings = head_.warnings;
 }
 
-EngineAnswer::~EngineAnswer() { cancel(); }
+EngineAnswer::~EngineAnswer() { cancel("nobody waits for it"); }
 
 void EngineAnswer::start(std::function<void(bool done)> wake) {
   for (const Source& source : sources_) source.generation->set_wake(wake);
@@ -57,6 +59,7 @@ Answer::Part EngineAnswer::take() {
     }
     for (const ChoiceEnd& end : batch.ends) {
       if (!head_.drop_text) record_.new_tokens += end.n_tokens;
+      ++record_.finished[static_cast<size_t>(end.reason)];
       if (end.reason == FinishReason::kError) {
         if (error_.empty()) error_ = "the engine failed";
       } else if (end.reason == FinishReason::kCancelled) {
@@ -69,6 +72,7 @@ Answer::Part EngineAnswer::take() {
       finished_[i] = true;
       ++n_finished_;
       add(record_.usage, batch.usage);
+      record_.steps.add(batch.steps);
       if (!batch.error.empty()) error_ = batch.error;
     }
   }
@@ -108,23 +112,65 @@ void EngineAnswer::finish(Part& part) {
     }
     part.body += "data: [DONE]\n\n";
   }
-  record(error_, status, false);
+  record(error_, status);
 }
 
-void EngineAnswer::cancel() {
+bool EngineAnswer::takes_long() const {
+  constexpr size_t kLongBytes = size_t{256} << 10;
+  return std::any_of(sources_.begin(), sources_.end(), [](const Source& source) {
+    return source.generation->queued_bytes() > kLongBytes;
+  });
+}
+
+void EngineAnswer::cancel(const std::string& why) {
   for (const Source& source : sources_) source.generation->set_wake(nullptr);
   if (ended_) return;
+  ended_ = true;
+  // The answer goes; what is left to count comes from the engine, part by part.
+  struct Rest {
+    std::mutex mutex;
+    RequestRecord record;
+    std::chrono::steady_clock::time_point begin;
+    Hooks hooks;
+    size_t n_left = 1;
+    void part_done() {
+      if (--n_left > 0) return;
+      record.seconds = seconds_since(begin);
+      hooks.done(record);
+    }
+  };
+  const auto rest = std::make_shared<Rest>();
+  rest->record = record_;
+  rest->record.status = 499;
+  rest->record.cancelled = true;
+  rest->record.error = why;
+  rest->record.new_tokens = record_.usage.new_tokens;
+  rest->begin = head_.begin;
+  rest->hooks = hooks_;
   for (size_t i = 0; i < sources_.size(); ++i) {
-    if (!finished_[i]) hooks_.cancel(sources_[i].engine_id);
+    if (finished_[i]) continue;
+    {
+      const std::lock_guard lock(rest->mutex);
+      ++rest->n_left;
+    }
+    hooks_.cancel(sources_[i].engine_id);
+    sources_[i].generation->on_finished([rest](const RequestUsage& usage, const Histogram& steps) {
+      const std::lock_guard lock(rest->mutex);
+      add(rest->record.usage, usage);
+      rest->record.steps.add(steps);
+      rest->record.new_tokens += usage.new_tokens;
+      ++rest->record.finished[static_cast<size_t>(FinishReason::kCancelled)];
+      rest->part_done();
+    });
   }
-  record("", 499, true);
+  const std::lock_guard lock(rest->mutex);
+  rest->part_done();
 }
 
-void EngineAnswer::record(const std::string& error, int status, bool cancelled) {
+void EngineAnswer::record(const std::string& error, int status) {
   ended_ = true;
   record_.error = error;
   record_.status = status;
-  record_.cancelled = cancelled;
   record_.seconds = seconds_since(head_.begin);
   hooks_.done(record_);
 }

@@ -1,6 +1,7 @@
 // Answers made by the engine: what all of them do, whatever their JSON looks like.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -17,6 +18,8 @@ inline double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+inline constexpr size_t kFinishReasons = static_cast<size_t>(FinishReason::kError) + 1;
+
 // What came of a request, for the log and the metrics.
 struct RequestRecord {
   std::string id;      // x-request-id
@@ -24,9 +27,12 @@ struct RequestRecord {
   std::string path;
   int status = 200;
   bool stream = false;
-  bool cancelled = false;  // the client left
+  bool cancelled = false;  // the client left, for the reason in `error`
   RequestUsage usage;      // summed over the prompts
   int64_t new_tokens = 0;
+  std::array<int32_t, kFinishReasons> finished{};  // choices by FinishReason
+  Histogram steps;                                 // times between a choice's steps
+  Warnings warnings;
   double first_seconds = -1;  // to the first text; -1: there was none
   double seconds = 0;
   std::string error;
@@ -53,7 +59,8 @@ struct AnswerHead {
 
 class EngineAnswer : public Answer {
  public:
-  // `cancel` ends a request of the engine; `done` is called once.
+  // `cancel` ends a request of the engine; `done` is called once, on any thread. A cancelled
+  // request's comes when the engine has let go of it, with its real numbers.
   struct Hooks {
     std::function<void(RequestId)> cancel;
     std::function<void(const RequestRecord&)> done;
@@ -64,7 +71,8 @@ class EngineAnswer : public Answer {
 
   void start(std::function<void(bool done)> wake) override;
   Part take() override;
-  void cancel() override;
+  bool takes_long() const override;
+  void cancel(const std::string& why) override;
 
  protected:
   // In order for each choice. `out` takes the events of a stream; empty appends otherwise.
@@ -85,7 +93,7 @@ class EngineAnswer : public Answer {
   Json usage() const;
   Json report() const;
   void finish(Part& part);
-  void record(const std::string& error, int status, bool cancelled);
+  void record(const std::string& error, int status);
 
   const AnswerHead head_;
   std::vector<Source> sources_;

@@ -59,7 +59,7 @@ void ChatAnswer::send(int32_t index, Json delta, const char* finish, bool from_d
   }
   json["finish_reason"] = finish == nullptr ? Json() : Json(finish);
   if (from_draft) json["from_draft"] = true;
-  if (finish != nullptr && prompt_logprobs_) {
+  if (finish != nullptr && prompt_logprobs_ && index == 0) {
     json["prompt_logprobs"] = prompt_logprobs_json(*tokenizer_, prompt_records_);
   }
   append_chunk(out, std::move(json));
@@ -129,7 +129,7 @@ Json ChatAnswer::choices() {
     Json json = {{"index", i}, {"message", std::move(message)}};
     json["logprobs"] = logprobs_ ? Json{{"content", choice.logprobs}} : Json();
     json["finish_reason"] = choice.finish == nullptr ? Json() : Json(choice.finish);
-    if (prompt_logprobs_) {
+    if (prompt_logprobs_ && i == 0) {
       json["prompt_logprobs"] = prompt_logprobs_json(*tokenizer_, prompt_records_);
     }
     out.push_back(std::move(json));

@@ -91,13 +91,14 @@ Json CompletionAnswer::choice_json(int64_t index, const std::string& text, Json 
           {"finish_reason", finish == nullptr ? Json() : Json(finish)}};
 }
 
-// The prompt, once, before the choice's first text.
+// The prompt, once, before the choice's first text; its logprobs in the prompt's first choice
+// alone.
 void CompletionAnswer::echo(size_t prompt, int32_t index, std::string* out) {
   Choice& choice = choices_[static_cast<size_t>(index_of(prompt, index))];
   if (!echo_ || choice.echoed) return;
   choice.echoed = true;
   Json logprobs;
-  if (logprobs_) {
+  if (logprobs_ && index == 0) {
     std::vector<TokenRecord> records;
     int64_t offset = 0;
     Utf8Stream utf8;
@@ -149,7 +150,7 @@ void CompletionAnswer::on_end(size_t prompt, const ChoiceEnd& end, std::string* 
   choices_[static_cast<size_t>(index)].finish = finish_reason(end.reason);
   if (!head().stream) return;
   Json json = choice_json(index, "", nullptr, finish_reason(end.reason));
-  if (prompt_logprobs_) {
+  if (prompt_logprobs_ && end.choice == 0) {
     json["prompt_logprobs"] = prompt_logprobs_json(*tokenizer_, prompt_records_[prompt]);
   }
   append_chunk(out, std::move(json));
@@ -161,7 +162,7 @@ Json CompletionAnswer::choices() {
     Choice& choice = choices_[i];
     if (logprobs_ && choice.logprobs.is_null()) choice.logprobs = logprobs_of({}, 0);
     Json json = choice_json(static_cast<int64_t>(i), choice.text, choice.logprobs, choice.finish);
-    if (prompt_logprobs_) {
+    if (prompt_logprobs_ && i % static_cast<size_t>(n_) == 0) {
       json["prompt_logprobs"] =
           prompt_logprobs_json(*tokenizer_, prompt_records_[i / static_cast<size_t>(n_)]);
     }

@@ -9,11 +9,20 @@ namespace {
 
 constexpr size_t kMaxQueuedBytes = size_t{64} << 20;
 
+// As a value of JSON, with its token's text.
+constexpr size_t kLogprobBytes = 256;
+
 size_t bytes_of(const TextPiece& piece) {
   size_t bytes = piece.text.size();
   for (const auto& token : piece.tokens) {
-    bytes += sizeof(token) + (token.logprob ? token.logprob->top.size() * 16 : 0);
+    bytes += kLogprobBytes * (1 + (token.logprob ? token.logprob->top.size() : 0));
   }
+  return bytes;
+}
+
+size_t bytes_of(const std::vector<TokenLogprob>& logprobs) {
+  size_t bytes = 0;
+  for (const auto& logprob : logprobs) bytes += kLogprobBytes * (1 + logprob.top.size());
   return bytes;
 }
 
@@ -38,18 +47,27 @@ int64_t count_code_points(std::string_view text) {
 
 Generation::Generation(std::shared_ptr<const model::Tokenizer> tokenizer,
                        const GenerationOptions& options)
-    : tokenizer_(std::move(tokenizer)), options_(options) {
+    : tokenizer_(std::move(tokenizer)), options_(options), queued_(options.memory) {
   for (int32_t i = 0; i < options.n; ++i) {
-    choices_.push_back({{}, StopMatcher(options.stops), {}, 0, 0, 0, false, false});
+    choices_.push_back({{}, StopMatcher(options.stops), {}, 0, 0, 0, false, false, {}});
   }
 }
 
 void Generation::prompt_logprobs(std::vector<TokenLogprob> logprobs) {
   const std::lock_guard lock(mutex_);
-  batch_.prompt = std::move(logprobs);
+  queue(bytes_of(logprobs));
+  if (!overflowed_) batch_.prompt = std::move(logprobs);
 }
 
 size_t Generation::tokens(std::span<const TokenEvent> events) {
+  if (!events.empty()) {
+    Choice& choice = choices_[static_cast<size_t>(events[0].choice)];
+    const auto now = std::chrono::steady_clock::now();
+    if (choice.last_step) {
+      steps_.add(std::chrono::duration<double>(now - *choice.last_step).count());
+    }
+    choice.last_step = now;
+  }
   for (size_t i = 0; i < events.size(); ++i) {
     const TokenEvent& event = events[i];
     REPLAYSSM_CHECK(event.choice >= 0 && event.choice < options_.n, event.choice);
@@ -95,14 +113,46 @@ void Generation::choice_finished(int32_t index, FinishReason reason) {
 }
 
 void Generation::finished(const RequestUsage& usage, const std::string& error) {
+  Done done;
+  {
+    const std::lock_guard lock(mutex_);
+    finished_ = true;
+    usage_ = usage;
+    batch_.finished = true;
+    batch_.usage = usage;
+    batch_.steps = steps_;
+    batch_.error = !overflowed_ ? error
+                   : options_.wake_each
+                       ? "the client reads too slowly: what waits for it fills its memory"
+                       : "the answer fills the memory that it may take; ask for less, or for a "
+                         "stream";
+    done = std::exchange(done_, nullptr);
+    wake(true);
+  }
+  if (done) done(usage, steps_);
+}
+
+void Generation::on_finished(Done done) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!finished_) {
+      done_ = std::move(done);
+      return;
+    }
+  }
+  done(usage_, steps_);
+}
+
+size_t Generation::queued_bytes() const {
   const std::lock_guard lock(mutex_);
-  batch_.finished = true;
-  batch_.usage = usage;
-  batch_.error = !overflowed_ ? error
-                 : options_.wake_each
-                     ? "the client reads too slowly"
-                     : "the answer is larger than 64 MiB; ask for less, or for a stream";
-  wake(true);
+  return queued_bytes_;
+}
+
+// With the lock held.
+void Generation::queue(size_t bytes) {
+  queued_bytes_ += bytes;
+  overflowed_ = overflowed_ || queued_bytes_ > kMaxQueuedBytes ||
+                !queued_.set(static_cast<int64_t>(queued_bytes_));
 }
 
 // Hands on text and the tokens that begin before its end. `all_tokens`: those without text too.
@@ -119,8 +169,7 @@ void Generation::release(int32_t index, std::string text, bool all_tokens) {
   const std::lock_guard lock(mutex_);
   if (!any_) batch_.first = std::chrono::steady_clock::now();
   any_ = true;
-  queued_bytes_ += bytes_of(piece);
-  overflowed_ = overflowed_ || queued_bytes_ > kMaxQueuedBytes;
+  queue(bytes_of(piece));
   if (overflowed_) return;
   TextPiece* last = batch_.pieces.empty() ? nullptr : &batch_.pieces.back();
   if (last != nullptr && last->choice == piece.choice && last->from_draft == piece.from_draft) {
@@ -134,7 +183,11 @@ void Generation::release(int32_t index, std::string text, bool all_tokens) {
 
 Generation::Batch Generation::take() {
   const std::lock_guard lock(mutex_);
-  queued_bytes_ = 0;
+  // A whole answer holds its share to its end: it is made of all that.
+  if (options_.wake_each) {
+    queued_bytes_ = 0;
+    queued_.set(0);
+  }
   return std::exchange(batch_, {});
 }
 

@@ -14,6 +14,8 @@
 #include "model/tokenizer/tokenizer.h"
 #include "runtime/engine.h"
 #include "server/answer/stop.h"
+#include "server/histogram.h"
+#include "server/http/request_memory.h"
 
 namespace replayssm::server {
 
@@ -58,6 +60,7 @@ struct GenerationOptions {
   bool keep_tokens = false;                    // fill TextPiece::tokens
   std::shared_ptr<const HiddenTokens> hidden;  // null: all tokens leave text
   bool wake_each = false;                      // at each piece, not at the end alone
+  std::shared_ptr<RequestMemory> memory;       // of what waits to be read; null: without a limit
 };
 
 class Generation final : public Listener {
@@ -78,6 +81,7 @@ class Generation final : public Listener {
     std::optional<std::chrono::steady_clock::time_point> first;  // text: when it came
     bool finished = false;
     RequestUsage usage;
+    Histogram steps;  // times between two steps of a choice
     std::string error;
   };
   // All that came since the last call.
@@ -86,6 +90,11 @@ class Generation final : public Listener {
   void set_wake(std::function<void(bool done)> wake);
   // True once the reader is so far behind that the rest is dropped.
   bool overflowed() const;
+  // About what the next take() will take as JSON.
+  size_t queued_bytes() const;
+  // Nobody reads any more: `done` gets the last numbers when they come, which may be at once.
+  using Done = std::function<void(const RequestUsage& usage, const Histogram& steps)>;
+  void on_finished(Done done);
 
  private:
   struct Choice {
@@ -97,18 +106,25 @@ class Generation final : public Listener {
     int64_t n_tokens = 0;
     bool from_draft = false;  // of the last token
     bool ended = false;
+    std::optional<std::chrono::steady_clock::time_point> last_step;
   };
 
   void release(int32_t index, std::string text, bool all_tokens);
   void wake(bool done);
+  void queue(size_t bytes);
 
   const std::shared_ptr<const model::Tokenizer> tokenizer_;
   const GenerationOptions options_;
   std::vector<Choice> choices_;  // the engine's thread alone
+  Histogram steps_;              // likewise
 
   mutable std::mutex mutex_;
   Batch batch_;
+  MemoryShare queued_;  // about what the batch will take as JSON
   size_t queued_bytes_ = 0;
+  bool finished_ = false;
+  RequestUsage usage_;  // once finished
+  Done done_;
   bool any_ = false;  // some text came
   bool overflowed_ = false;
   std::function<void(bool done)> wake_;

@@ -51,8 +51,10 @@ class Answer {
   // `wake` may be called from any thread and does not block; `done`: with all that there is.
   virtual void start(std::function<void(bool done)> wake) = 0;
   virtual Part take() = 0;
-  // The client is gone, or too slow: no more take().
-  virtual void cancel() = 0;
+  // Whether the next take() may run for long: it is then called on a thread of the handler.
+  virtual bool takes_long() const { return false; }
+  // The client is gone, or too slow, as `why` says: no more take().
+  virtual void cancel(const std::string& why) = 0;
 };
 
 using Reply = std::variant<HttpResponse, std::shared_ptr<Answer>>;

@@ -172,11 +172,7 @@ ChatPrompt render(const Json& messages, const Json& tools, const ChatTemplate::O
   }
   ChatPrompt prompt;
   prompt.text = model.chat_template->render(messages, tools, options, warnings);
-  try {
-    prompt.ids = model.tokenizer->encode(prompt.text);
-  } catch (const Error& e) {
-    refuse("messages", e.what());
-  }
+  prompt.ids = model.encode(prompt.text, "messages");
   return prompt;
 }
 

@@ -17,10 +17,10 @@ constexpr size_t kMaxScriptedSteps = 65536;
 
 void check_model(Fields& fields, const ServedModel& model) {
   const auto name = fields.string("model");
-  if (name && *name != model.name) {
+  if (name && !model.has_name(*name)) {
     throw ApiError(404,
                    concat("model: there is no \"", name->substr(0, 128), "\"; this server has \"",
-                          model.name, "\""),
+                          model.names.front(), "\""),
                    "model", "model_not_found");
   }
 }
@@ -156,8 +156,8 @@ int64_t fit_length(size_t prompt_tokens, int64_t max_tokens, const ServedModel& 
   if (n >= model.max_positions) {
     throw ApiError(400,
                    concat(prompt_field, ": has ", n, " tokens; this server takes at most ",
-                          model.max_positions - 1, " (", model.max_positions,
-                          " positions, one of them for the answer)"),
+                          model.max_positions - 1, " (--max-positions ", model.max_positions,
+                          ", one of them for the answer)"),
                    prompt_field, "context_length_exceeded");
   }
   const int64_t room = model.max_positions - n;

@@ -7,22 +7,12 @@ namespace {
 
 constexpr size_t kMaxPrompts = 128;
 
-std::vector<int32_t> encode(const Json& text, const ServedModel& model) {
-  try {
-    return model.tokenizer->encode(text.get_ref<const std::string&>());
-  } catch (const ApiError&) {
-    throw;
-  } catch (const Error& e) {
-    refuse("prompt", e.what());
-  }
-}
-
 std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedModel& model) {
   const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) refuse("prompt", "is missing");
   std::vector<std::vector<int32_t>> prompts;
   if (prompt->is_string()) {
-    prompts.push_back(encode(*prompt, model));
+    prompts.push_back(model.encode(prompt->get_ref<const std::string&>(), "prompt"));
   } else if (!prompt->is_array() || prompt->empty()) {
     refuse("prompt", "must be a string, a list of token ids, or a list of either");
   } else if (prompt->front().is_number()) {
@@ -33,7 +23,7 @@ std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedMode
     }
     for (const Json& item : *prompt) {
       if (item.is_string()) {
-        prompts.push_back(encode(item, model));
+        prompts.push_back(model.encode(item.get_ref<const std::string&>(), "prompt"));
       } else if (item.is_array()) {
         prompts.push_back(token_ids_of(item, "prompt", model.vocab));
       } else {

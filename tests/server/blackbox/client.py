@@ -51,7 +51,7 @@ class Stream:
     def __init__(self, port, path, body, request_id):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         data = json.dumps(body).encode()
-        head = (f"POST {path} HTTP/1.1\r\nHost: x\r\nx-request-id: {request_id}\r\n"
+        head = (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nx-request-id: {request_id}\r\n"
                 f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n")
         self.id = request_id
         self.socket.sendall(head.encode() + data)
@@ -75,6 +75,8 @@ class Stream:
             self.file.readline()
             *whole, rest = rest.split(b"\n\n")
             for event in whole:
+                if event.startswith(b":"):  # a comment that keeps the connection
+                    continue
                 assert event.startswith(b"data: "), event
                 if event == b"data: [DONE]":
                     assert not rest, rest
