@@ -19,8 +19,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 
 
 def fault(folder, backend, target):
-    """Why a file of folder[/backend] may not include target; None if it may. What is CUDA's may
-    include the CUDA faces below it; other backends are private to their folder, but to bench/."""
+    """Why a file of folder[/backend] may not include target; None if it may. What is the
+    CPU's or CUDA's may include that device's faces below it; the rest is private to its folder, but
+    to bench/."""
     parts = target.split("/")
     if parts[0] not in ALLOWED:
         return "is not a path from src/ or the root"
@@ -30,7 +31,7 @@ def fault(folder, backend, target):
         return None
     inside = parts[1] if len(parts) > 2 else None
     if inside in ("cpu", "cuda", "ref"):
-        if folder != parts[0] and not (inside == "cuda" and backend == "cuda"):
+        if folder != parts[0] and not (inside in ("cpu", "cuda") and backend == inside):
             return f"{parts[0]}/{inside} is private to {parts[0]}"
         if backend in ("cpu", "cuda", "ref") and backend != inside:
             return f"{backend} and {inside} never include one another"

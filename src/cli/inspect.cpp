@@ -2,7 +2,6 @@
 #include <cstdio>
 
 #include "cli/common.h"
-#include "model/cpu/weights_cpu.h"
 #include "model/parameters.h"
 
 namespace replayssm::cli {
@@ -68,8 +67,10 @@ void run(const InspectFlags& flags) {
                                 : Model::load(path, options);
   const ModelSpec& spec = model->spec();
   const ParameterCount count = count_parameters(spec);
-  ModelMemory m = memory_of(plan_layers_cpu(*model, best_isa()).sizes);
-  m.weights = shape_only ? weight_bytes(count, false) : weight_bytes_cpu(*model);
+  ThreadPool pool(1);
+  const ops::Context context(pool);
+  ModelMemory m = cpu_device(context)->memory(*model);
+  if (shape_only) m.weights = weight_bytes(count, false);
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
   std::printf("%s\n", path.c_str());
   std::printf("  type       %s, hidden %lld, vocab %lld, %zu layers, context %lld%s\n",

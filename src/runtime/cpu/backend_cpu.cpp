@@ -111,7 +111,7 @@ class CpuDevice final : public Device {
 
   ModelMemory memory(const Model& model) const override {
     ModelMemory out = memory_of(plan_layers_cpu(model, context_.isa()).sizes);
-    out.weights = weight_bytes_cpu(model);
+    if (!model.folder().empty()) out.weights = weight_bytes_cpu(model);
     return out;
   }
   int64_t scratch_bytes(const Model& model, const ForwardLimits& limits) const override {
