@@ -73,7 +73,8 @@ Reply App::tokenize(const HttpRequest& request) {
   Fields fields(body, "");
   std::vector<int32_t> ids;
   if (const auto prompt = fields.string("prompt")) {
-    ids = model_.tokenizer->encode(*prompt);
+    const bool special = fields.boolean("add_special_tokens").value_or(true);
+    ids = special ? model_.tokenizer->encode_prompt(*prompt) : model_.tokenizer->encode(*prompt);
   } else {
     ids = chat_prompt(body, model_).ids;
   }
