@@ -21,6 +21,9 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+inline constexpr const char* kModelHelp =
+    "model folder, or Org/Name from Hugging Face's cache (default: the GDN demo model)";
+
 struct ModelFlags {
   std::string folder;
   int interval = 16;
@@ -29,10 +32,11 @@ struct ModelFlags {
   std::string state = "replay";
   int threads = 0;  // 0: one per hardware thread
 
-  void add_folder(CLI::App& app);
+  void add_folder(CLI::App& app, const char* help = kModelHelp);
   void add_numerics(CLI::App& app);
   void add_threads(CLI::App& app);
 
+  // As find_model_folder gives it.
   std::string folder_or_default() const;
   // max_window: T_max, as `window_flag` asks for it. Throws UsageError naming the flag.
   ModelOptions options(int max_window, const char* window_flag) const;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
+#include <string_view>
 
 #include "core/error.h"
 #include "model/config.h"
@@ -56,37 +56,48 @@ int64_t dim(const TensorView& tensor, size_t i) {
 
 int64_t quotient(int64_t a, int64_t b) { return b == 0 ? 0 : a / b; }
 
-// One module's tensors by what stands behind its name.
+// One module's tensors by what stands behind its name: "a.weight_scale", or, where the module's
+// weight is called "a" itself, as that of fused experts is, "a_scale".
 class Parts {
  public:
-  Parts(const TensorFiles& files, const std::string& module) : files_(files), module_(module) {}
+  Parts(const TensorFiles& files, const std::string& module)
+      : files_(files), module_(module), fused_(files.find(module) != nullptr) {}
 
-  const TensorView* operator()(const char* part) const {
-    return files_.find(concat(module_, ".", part));
+  const TensorView* operator()(std::string_view part) const {
+    constexpr std::string_view kWeight = "weight";
+    if (!fused_) return files_.find(concat(module_, ".", part));
+    if (!part.starts_with(kWeight)) return nullptr;
+    return files_.find(concat(module_, part.substr(kWeight.size())));
   }
 
  private:
   const TensorFiles& files_;
   const std::string& module_;
+  bool fused_;
 };
 
-// E4M3 bytes by their scale's shape.
+// E4M3 bytes by their scale's shape; of fused experts each has such a scale.
 void read_fp8(const Parts& part, ModuleFormat& out) {
   out.bits = 8;
-  out.scale = part("weight_scale_inv") != nullptr ? part("weight_scale_inv") : part("weight_scale");
-  if (out.scale == nullptr) return;
-  const int64_t rows = dim(*out.weight, 0), cols = dim(*out.weight, 1);
+  const TensorView* inverse = part("weight_scale_inv");
+  out.scale = inverse != nullptr ? inverse : part("weight_scale");
+  const auto& of_weight = out.weight->shape;
+  if (out.scale == nullptr || of_weight.size() < 2) return;
+  const int64_t rows = of_weight[of_weight.size() - 2], cols = of_weight.back();
+  const int64_t matrices = quotient(out.weight->n_elements(), rows * cols);
   const auto blocks = [](int64_t n) { return (n + kFp8BlockEdge - 1) / kFp8BlockEdge; };
-  const auto& shape = out.scale->shape;
-  const bool grid = shape.size() == 2 && shape[0] == blocks(rows) && shape[1] == blocks(cols);
+  std::vector<int64_t> grid = of_weight;
+  grid[grid.size() - 2] = blocks(rows);
+  grid.back() = blocks(cols);
   const int64_t n = out.scale->n_elements();
+  const bool one_each = n == 1 || n == matrices, by_row = n == rows * matrices;
   // A grid may be of one element, or of one column: the name tells then.
-  if (grid && (part("weight_scale_inv") != nullptr || (n != 1 && n != rows))) {
+  if (out.scale->shape == grid && (inverse != nullptr || !(one_each || by_row))) {
     out.format = WeightFormat::kFp8Block;
     out.group = kFp8BlockEdge;
-  } else if (n == 1) {
+  } else if (one_each) {
     out.format = WeightFormat::kFp8Tensor;
-  } else if (n == rows) {
+  } else if (by_row) {
     out.format = WeightFormat::kFp8Channel;
   }
 }
@@ -230,9 +241,13 @@ std::map<std::string, ModuleFormat> module_formats(const TensorFiles& files) {
   for (const TensorView& tensor : files.tensors()) {
     for (const char* part : {".weight", ".weight_packed", ".qweight"}) {
       if (!tensor.name.ends_with(part)) continue;
-      const std::string module = tensor.name.substr(0, tensor.name.size() - std::string(part).size());
+      const auto module = tensor.name.substr(0, tensor.name.size() - std::string_view(part).size());
       if (tensor.shape.size() < 2 && is_float(tensor)) continue;  // a norm's
       out.emplace(module, *module_format(files, module));
+    }
+    // Fused experts.
+    if (tensor.shape.size() == 3 && tensor.name.ends_with("_proj")) {
+      out.emplace(tensor.name, *module_format(files, tensor.name));
     }
   }
   return out;

@@ -335,7 +335,6 @@ class SpecReader {
     }
   }
 
-  // Of several processors each works on what the one before it made.
   void read_post_processor(const Field& processor) {
     if (processor.is_null()) return;
     const Field type = processor.get("type");
@@ -346,13 +345,15 @@ class SpecReader {
     } else if (type.text() == "TemplateProcessing") {
       read_template(processor);
     } else if (type.text() != "ByteLevel") {
-      wrap({end_mark(processor.get("cls"))}, {end_mark(processor.get("sep"))});
+      put_marks(processor, {end_mark(processor.get("cls"))}, {end_mark(processor.get("sep"))});
     }
   }
 
-  void wrap(const std::vector<int32_t>& before, const std::vector<int32_t>& behind) {
-    spec_.prefix.insert(spec_.prefix.begin(), before.begin(), before.end());
-    spec_.suffix.insert(spec_.suffix.end(), behind.begin(), behind.end());
+  void put_marks(const Field& processor, std::vector<int32_t> before, std::vector<int32_t> behind) {
+    if (has_marks_) processor.refuse("a second processor that adds tokens is not supported");
+    has_marks_ = true;
+    spec_.prefix = std::move(before);
+    spec_.suffix = std::move(behind);
   }
 
   int32_t known_id(const Field& id) const {
@@ -394,7 +395,7 @@ class SpecReader {
       }
     }
     if (!seen_text) single.refuse("has no Sequence");
-    wrap(before, behind);
+    put_marks(processor, std::move(before), std::move(behind));
   }
 
   const Field root_;
@@ -402,6 +403,7 @@ class SpecReader {
   std::vector<bool> taken_;                            // by id
   std::unordered_map<std::string_view, int32_t> ids_;  // the keys are in the JSON
   bool has_byte_level_ = false;
+  bool has_marks_ = false;
 };
 
 }  // namespace
