@@ -75,7 +75,7 @@ struct Subject {
   std::string path;
   ModelDescription description;
   DType stored = DType::kBF16;
-  int64_t file_bytes = 0;           // of the tensors that are run; 0: a configuration alone
+  int64_t file_bytes = 0;            // of the tensors that are run; 0: a configuration alone
   std::vector<std::string> formats;  // "12 modules FP8 ..."
 };
 
@@ -126,8 +126,8 @@ std::string joined(const std::vector<std::string>& parts) {
 void print_texts(const Subject& subject) {
   if (!std::filesystem::exists(subject.path + "/tokenizer.json")) return;
   const ModelSpec& spec = subject.description.spec;
-  const auto served = server::load_served_model(subject.path, "", spec.vocab, spec.max_positions,
-                                                spec.eos_ids);
+  const auto served =
+      server::load_served_model(subject.path, "", spec.vocab, spec.max_positions, spec.eos_ids);
   const auto templates = server::find_templates(subject.path);
   std::vector<std::string> ends;
   for (const int32_t id : served.eos_ids) {
@@ -177,8 +177,7 @@ void run(const InspectFlags& flags) {
   const auto model = Model::plan(spec, subject.stored, options);
   const ParameterCount count = count_parameters(spec);
   const ModelMemory m = model->memory();
-  const int64_t weights =
-      subject.file_bytes > 0 ? subject.file_bytes : weight_bytes(count, false);
+  const int64_t weights = subject.file_bytes > 0 ? subject.file_bytes : weight_bytes(count, false);
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
   print_model(subject, count);
   std::printf("  activation %s, checkpoint %s, ring %s, grid %d\n", dtype_name(model->activation()),

@@ -260,7 +260,8 @@ std::string stated_quantization(const std::string& folder) {
     for (const char* field : {"quantization_config", "compression_config", "quantization"}) {
       if (!config.has_object(field)) continue;
       const ConfigObject q = config.object(field);
-      add_texts(q, {"quant_method", "quant_algo", "format", "quant_type", "checkpoint_format"}, out);
+      add_texts(q, {"quant_method", "quant_algo", "format", "quant_type", "checkpoint_format"},
+                out);
       if (q.has_integer("bits")) add(out, concat(q.integer("bits", 0, 64), " bits"));
     }
   }

@@ -66,8 +66,8 @@ struct ModuleFormat {
   const TensorView* input_scale = nullptr;
 };
 
-// Of "...q_proj", the name without ".weight", or of "...experts.gate_up_proj", where all experts are
-// one tensor. None if the files have no weight of that module.
+// Of "...q_proj", the name without ".weight", or of "...experts.gate_up_proj", where all experts
+// are one tensor. None if the files have no weight of that module.
 std::optional<ModuleFormat> module_format(const TensorFiles& files, const std::string& module);
 
 // Of all modules that have a matrix, or that are quantised.

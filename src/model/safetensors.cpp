@@ -37,12 +37,11 @@ constexpr DTypeRow kDTypes[] = {
     {FileDType::kF64, "F64", 8},        {FileDType::kF32, "F32", 4},
     {FileDType::kF16, "F16", 2},        {FileDType::kBF16, "BF16", 2},
     {FileDType::kF8E4M3, "F8_E4M3", 1}, {FileDType::kF8E5M2, "F8_E5M2", 1},
-    {FileDType::kF8E8M0, "F8_E8M0", 1},
-    {FileDType::kI64, "I64", 8},        {FileDType::kI32, "I32", 4},
-    {FileDType::kI16, "I16", 2},        {FileDType::kI8, "I8", 1},
-    {FileDType::kU64, "U64", 8},        {FileDType::kU32, "U32", 4},
-    {FileDType::kU16, "U16", 2},        {FileDType::kU8, "U8", 1},
-    {FileDType::kBool, "BOOL", 1},
+    {FileDType::kF8E8M0, "F8_E8M0", 1}, {FileDType::kI64, "I64", 8},
+    {FileDType::kI32, "I32", 4},        {FileDType::kI16, "I16", 2},
+    {FileDType::kI8, "I8", 1},          {FileDType::kU64, "U64", 8},
+    {FileDType::kU32, "U32", 4},        {FileDType::kU16, "U16", 2},
+    {FileDType::kU8, "U8", 1},          {FileDType::kBool, "BOOL", 1},
 };
 
 const DTypeRow& row_of(FileDType dtype) {

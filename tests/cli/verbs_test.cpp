@@ -126,10 +126,9 @@ TEST(Inspect, FiguresAreThoseOfTheModel) {
 
 // A configuration alone gives the published figures of a model that no test machine holds.
 TEST(Inspect, GeometryWithoutWeights) {
-  const Outcome got =
-      run_binary({"inspect", "-m",
-                  REPLAYSSM_SOURCE_DIR "/models/geometries/nemotron-3-super-120b-a12b.json",
-                  "--checkpoint-dtype", "fp32"});
+  const Outcome got = run_binary(
+      {"inspect", "-m", REPLAYSSM_SOURCE_DIR "/models/geometries/nemotron-3-super-120b-a12b.json",
+       "--checkpoint-dtype", "fp32"});
   EXPECT_EQ(got.exit_code, 0) << got.err;
   for (const char* part : {"22 of 512 experts, ff 2688, shared 5376, latent 1024",
                            "parameters 120668.", "12233.367 M read for a token", "241 GB in bf16",

@@ -343,7 +343,8 @@ TEST(Rope, SpellingsOfYarn) {
            R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0},
               "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0})",
            R"("rope_scaling": null, "rope_parameters": {"rope_type": "yarn", "mrope_interleaved":
-              true, "mrope_section": [2, 1, 1], )" + yarn + "}"}) {
+              true, "mrope_section": [2, 1, 1], )" +
+               yarn + "}"}) {
     const ModelDescription model = describe(with(fields));
     const AttentionSpec& attention = attention_of(model);
     EXPECT_EQ(attention.rope_scaling.kind, ops::RopeScaling::Kind::kYarn) << fields;

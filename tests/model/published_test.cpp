@@ -35,15 +35,14 @@ std::string config_of(const Qwen& q) {
                    R"(, "moe_intermediate_size": )", q.ff,
                    R"(, "shared_expert_intermediate_size": )", q.ff)
           : concat(R"("intermediate_size": )", q.ff);
-  return concat(
-      R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5)",
-      moe ? "_moe" : "", R"(", "tie_word_embeddings": )", q.tied ? "true" : "false",
-      R"(, "vision_config": {"depth": 27, "hidden_size": 1152}, "image_token_id": 248056,
+  return concat(R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5)",
+                moe ? "_moe" : "", R"(", "tie_word_embeddings": )", q.tied ? "true" : "false",
+                R"(, "vision_config": {"depth": 27, "hidden_size": 1152}, "image_token_id": 248056,
          "text_config": {"model_type": "qwen3_5)",
-      moe ? "_moe" : "", R"(_text", "vocab_size": 248320, "hidden_size": )", q.hidden,
-      R"(, "num_hidden_layers": )", q.layers, R"(, "num_attention_heads": )", q.heads,
-      R"(, "num_key_value_heads": )", q.kv_heads, R"(, "linear_num_value_heads": )",
-      q.value_heads, ", ", ff, R"(, "full_attention_interval": 4, "head_dim": 256,
+                moe ? "_moe" : "", R"(_text", "vocab_size": 248320, "hidden_size": )", q.hidden,
+                R"(, "num_hidden_layers": )", q.layers, R"(, "num_attention_heads": )", q.heads,
+                R"(, "num_key_value_heads": )", q.kv_heads, R"(, "linear_num_value_heads": )",
+                q.value_heads, ", ", ff, R"(, "full_attention_interval": 4, "head_dim": 256,
          "attn_output_gate": true, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
          "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "rms_norm_eps": 1e-06,
          "max_position_embeddings": 262144, "mtp_num_hidden_layers": 1, "output_gate_type":
@@ -61,20 +60,21 @@ struct Nemotron {
 constexpr Nemotron kNemotron[] = {
     {"NVIDIA-Nemotron-Nano-9B-v2", "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-", 4480,
      15680, 128, 80, 40, 8, 8.89, 8.30},
-    {"NVIDIA-Nemotron-3-Nano-4B", "M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-", 3136, 12544, 96,
-     80, 40, 8, 3.97, 3.56},
+    {"NVIDIA-Nemotron-3-Nano-4B", "M-M-M-MM-M-M*-M-M*-M-M-M*-M-M-MM*-MMM-M-M-", 3136, 12544, 96, 80,
+     40, 8, 3.97, 3.56},
 };
 
 std::string config_of(const Nemotron& n, const char* limit) {
-  return concat(R"({"model_type": "nemotron_h", "vocab_size": 131072, "hybrid_override_pattern": ")",
-                n.pattern, R"(", "hidden_size": )", n.hidden, R"(, "intermediate_size": )", n.ff,
-                R"(, "mamba_num_heads": )", n.mamba_heads, R"(, "mamba_head_dim": )", n.mamba_dim,
-                R"(, "num_attention_heads": )", n.heads, R"(, "num_key_value_heads": )",
-                n.kv_heads, R"(, "head_dim": 128, "n_groups": 8, "ssm_state_size": 128,
+  return concat(
+      R"({"model_type": "nemotron_h", "vocab_size": 131072, "hybrid_override_pattern": ")",
+      n.pattern, R"(", "hidden_size": )", n.hidden, R"(, "intermediate_size": )", n.ff,
+      R"(, "mamba_num_heads": )", n.mamba_heads, R"(, "mamba_head_dim": )", n.mamba_dim,
+      R"(, "num_attention_heads": )", n.heads, R"(, "num_key_value_heads": )", n.kv_heads,
+      R"(, "head_dim": 128, "n_groups": 8, "ssm_state_size": 128,
                   "conv_kernel": 4, "layer_norm_epsilon": 1e-05, "max_position_embeddings": 131072,
                   "expand": 2, "rope_theta": 10000, "rope_scaling": {"type": "dynamic"},
                   "sliding_window": null, "time_step_limit": )",
-                limit, R"(, "bos_token_id": 1, "eos_token_id": [2, 11, 12]})");
+      limit, R"(, "bos_token_id": 1, "eos_token_id": [2, 11, 12]})");
 }
 
 void expect_size(const char* name, const ModelSpec& spec, double total, double active) {
@@ -102,7 +102,8 @@ TEST(Published, Nemotron) {
       expect_size(n.name, describe_config(ConfigObject::parse(flat, n.name)).spec, n.total,
                   n.active);
       const std::string omni = concat(R"({"model_type": "NemotronH_Nano_Omni_Reasoning_V3",
-          "sound_config": {"hidden_size": 1024}, "vision_config": {}, "llm_config": )", flat, "}");
+          "sound_config": {"hidden_size": 1024}, "vision_config": {}, "llm_config": )",
+                                      flat, "}");
       const auto wrapped = describe_config(ConfigObject::parse(omni, n.name));
       expect_size(n.name, wrapped.spec, n.total, n.active);
       EXPECT_EQ(wrapped.spec.eos_ids, (std::vector<int32_t>{2, 11, 12}));

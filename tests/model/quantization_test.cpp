@@ -185,8 +185,8 @@ TEST(Formats, UnservedOnesAreNamed) {
           {".qzeros", FileDType::kI32, {1, 7}, nullptr},
           {".scales", FileDType::kF16, {1, 56}, nullptr}},
          R"({"quant_method": "awq", "bits": 4})", {"AWQ, 4 bits", "config.json says awq, 4 bits"});
-  expect({{".qweight", FileDType::kBF16, {56, 40}, nullptr}}, R"({"quant_method": "awq", "bits": 4})",
-         {"of an unknown format", "says awq, 4 bits"});
+  expect({{".qweight", FileDType::kBF16, {56, 40}, nullptr}},
+         R"({"quant_method": "awq", "bits": 4})", {"of an unknown format", "says awq, 4 bits"});
   expect({{".weight", FileDType::kU8, {1120, 1}, nullptr},
           {".weight.absmax", FileDType::kF32, {35}, nullptr}},
          R"({"quant_method": "bitsandbytes", "load_in_4bit": true})", {"bitsandbytes 4-bit"});

@@ -84,8 +84,9 @@ TEST(Templates, OfRequestsWithTools) {
   const Folder folder;
   const std::string want = render(folder.serve());
   const std::string text = folder.take_template();
-  folder.set("tokenizer_config.json", "chat_template",
-             FileJson{named("default", text), named("tool_use", "tools <function={{ tools|length }}")});
+  folder.set(
+      "tokenizer_config.json", "chat_template",
+      FileJson{named("default", text), named("tool_use", "tools <function={{ tools|length }}")});
   const ServedModel listed = folder.serve();
   EXPECT_EQ(render(listed), want);
   EXPECT_EQ(render(listed, tools), "tools <function=1");

@@ -64,8 +64,8 @@ struct ModelDescription {
   TensorNames names;
 };
 
-// One function for each family, of the configuration of the text model alone. Names are those of the
-// publishers' own text-only files.
+// One function for each family, of the configuration of the text model alone. Names are those of
+// the publishers' own text-only files.
 ModelDescription describe_qwen3_5(const ConfigObject& text);
 ModelDescription describe_qwen3_5_moe(const ConfigObject& text);
 ModelDescription describe_qwen3_next(const ConfigObject& text);
@@ -76,8 +76,9 @@ ModelDescription describe_config(const ConfigObject& config);
 // Reads one configuration file: a model's shape without its weights.
 ModelDescription describe_config(const std::string& path);
 
-// A model folder: the shape by config.json, the end tokens by generation_config.json too, and, where
-// there are files of tensors, the names by these. Refuses tensors in a format that is not read.
+// A model folder: the shape by config.json, the end tokens by generation_config.json too, and,
+// where there are files of tensors, the names by these. Refuses tensors in a format that is not
+// read.
 ModelDescription describe_model(const std::string& folder);
 // The same with the folder's files at hand.
 ModelDescription describe_model(const std::string& folder, const TensorFiles& files);

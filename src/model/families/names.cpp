@@ -20,9 +20,9 @@ const std::vector<std::vector<std::string_view>> kSynonyms = {
 
 // Parts beside the text model that files of text models may hold.
 const std::set<std::string_view> kAsideParts = {
-    "mtp",          "visual",       "vision_tower", "vision_model",    "vision_encoder",
-    "vision_embed", "audio",        "audio_tower",  "audio_model",     "sound_encoder",
-    "talker",       "code2wav",     "mm_projector", "sound_projection", "multi_modal_projector"};
+    "mtp",          "visual",   "vision_tower", "vision_model",     "vision_encoder",
+    "vision_embed", "audio",    "audio_tower",  "audio_model",      "sound_encoder",
+    "talker",       "code2wav", "mm_projector", "sound_projection", "multi_modal_projector"};
 
 // What modules keep beside their weights.
 const std::set<std::string_view> kBuffers = {
@@ -65,7 +65,8 @@ class Stored {
   // Itself, or its module under the names of a quantised weight's parts.
   bool has(std::string_view name) const {
     if (name.ends_with('.')) return modules_.contains(name.substr(0, name.size() - 1));
-    return names_.contains(name) || (name.ends_with(".weight") && modules_.contains(module_of(name)));
+    return names_.contains(name) ||
+           (name.ends_with(".weight") && modules_.contains(module_of(name)));
   }
 
  private:

@@ -94,7 +94,7 @@ void refuse_unsupported(const ConfigObject& config) {
   if (config.has("sliding_window")) config.refuse("sliding_window", "must be null");
   if (config.has("time_step_limit")) {
     const auto limit = config.numbers("time_step_limit");
-    if (limit.size() != 2 || limit[0] > 0.0 || limit[1] < 1e30) {
+    if (limit.size() != 2 || !(limit[0] <= 0.0 && limit[1] >= 1e30)) {
       config.refuse("time_step_limit", "asks for dt to be clamped; no published model does");
     }
   }

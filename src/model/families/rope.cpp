@@ -45,7 +45,8 @@ RopeScaling::Kind kind_of(const ConfigObject& place) {
   if (type == "default" || type == "mrope") return RopeScaling::Kind::kNone;
   if (type == "linear") return RopeScaling::Kind::kLinear;
   if (type == "yarn") return RopeScaling::Kind::kYarn;
-  place.refuse(field, "is '", type.substr(0, 40), "'; 'default', 'linear' and 'yarn' are supported");
+  place.refuse(field, "is '", type.substr(0, 40),
+               "'; 'default', 'linear' and 'yarn' are supported");
 }
 
 double yarn_factor(const ConfigObject& place, int64_t max_positions, double original) {

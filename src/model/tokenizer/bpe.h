@@ -19,9 +19,9 @@ class Bpe {
  public:
   static constexpr int32_t kNoToken = -1;
 
-  // byte_ids: the token of each byte. Bytes of kNoToken become `unknown`, with `fuse_unknown` one for
-  // a run of them, or are dropped where that is kNoToken. Of two equal pairs in `merges` the later
-  // one counts.
+  // byte_ids: the token of each byte. Bytes of kNoToken become `unknown`, with `fuse_unknown` one
+  // for a run of them, or are dropped where that is kNoToken. Of two equal pairs in `merges` the
+  // later one counts.
   Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
       int32_t unknown = kNoToken, bool fuse_unknown = false);
 

@@ -16,10 +16,11 @@ namespace replayssm::model {
 
 // Immutable once loaded; every const function may be called by many threads at once.
 //
-// Taken: BPE over bytes, of which the vocabulary may lack some; normalizer NFC; pre-tokenizers Split, ByteLevel, Digits, Punctuation and
-// sequences of them with one ByteLevel; decoder ByteLevel; added tokens with all their flags.
-// Whatever else is met is refused at load. `truncation` and `padding` are not applied: how much of
-// a prompt counts is not the tokenizer's to say.
+// Taken: BPE over bytes, of which the vocabulary may lack some; normalizer NFC; pre-tokenizers
+// Split, ByteLevel, Digits, Punctuation and sequences of them with one ByteLevel; decoder
+// ByteLevel; added tokens with all their flags. Whatever else is met is refused at load.
+// `truncation` and `padding` are not applied: how much of a prompt counts is not the tokenizer's to
+// say.
 class Tokenizer {
  public:
   // Reads a tokenizer.json. Throws Error with one line that names the file, the field and the

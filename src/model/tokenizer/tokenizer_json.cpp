@@ -345,7 +345,8 @@ class SpecReader {
     } else if (type.text() == "TemplateProcessing") {
       read_template(processor);
     } else if (type.text() != "ByteLevel") {
-      put_marks(processor, {end_mark(processor.get("cls"))}, {end_mark(processor.get("sep"))});
+      const int32_t begin = mark_id(processor.get("cls")), end = mark_id(processor.get("sep"));
+      put_marks(processor, {begin}, {end});
     }
   }
 
@@ -365,7 +366,7 @@ class SpecReader {
   }
 
   // [text, id] of BertProcessing and RobertaProcessing.
-  int32_t end_mark(const Field& pair) const {
+  int32_t mark_id(const Field& pair) const {
     const std::vector<Field> items = pair.items();
     if (items.size() != 2) pair.refuse("must be [token, id]");
     return known_id(items[1]);

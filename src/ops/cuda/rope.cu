@@ -48,7 +48,8 @@ void rope_frequencies(const CudaContext& context, int32_t rotary_dims, double th
 }
 
 void rope_angles(const CudaContext& context, const double* frequencies, int32_t rotary_dims,
-                 const int64_t* positions, int64_t n_tokens, float* table, double attention_factor) {
+                 const int64_t* positions, int64_t n_tokens, float* table,
+                 double attention_factor) {
   const int64_t n_pairs = rotary_dims / 2;
   if (n_tokens * n_pairs == 0) return;
   angles_kernel<<<blocks_for(n_tokens * n_pairs, kThreads), kThreads, 0, context.stream()>>>(

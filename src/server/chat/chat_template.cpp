@@ -107,11 +107,11 @@ std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder
   }
   if (found.chat.text.empty()) return nullptr;
   const auto tokens = model::read_special_tokens(folder);
-  auto chat = std::make_shared<ChatTemplate>(found.chat.text, found.chat.name, tokens.bos,
-                                             tokens.eos);
+  auto chat =
+      std::make_shared<ChatTemplate>(found.chat.text, found.chat.name, tokens.bos, tokens.eos);
   if (!found.tools.text.empty()) {
-    chat->use_for_tools(std::make_shared<ChatTemplate>(found.tools.text, found.tools.name,
-                                                       tokens.bos, tokens.eos));
+    chat->use_for_tools(
+        std::make_shared<ChatTemplate>(found.tools.text, found.tools.name, tokens.bos, tokens.eos));
   }
   return chat;
 }

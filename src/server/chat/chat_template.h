@@ -54,8 +54,8 @@ class ChatTemplate {
   std::shared_ptr<const ChatTemplate> for_tools_;
 };
 
-// The template of a model folder (find_template.h says which); null if there is none. `file`, if not
-// empty, takes its place. Throws Error naming the file.
+// The template of a model folder (find_template.h says which); null if there is none. `file`, if
+// not empty, takes its place. Throws Error naming the file.
 std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
                                                        const std::string& file);
 

@@ -77,8 +77,7 @@ std::vector<Named> from_folder(const std::string& folder) {
     const std::string path = entry.path().string();
     out.push_back({entry.path().stem().string(), {read_text_file(path, kMaxTemplateBytes), path}});
   }
-  std::sort(out.begin(), out.end(),
-            [](const Named& a, const Named& b) { return a.name < b.name; });
+  std::sort(out.begin(), out.end(), [](const Named& a, const Named& b) { return a.name < b.name; });
   return out;
 }
 
