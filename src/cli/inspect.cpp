@@ -32,6 +32,16 @@ const char* mixer_name(const MixerSpec& mixer) {
   return "MoE";
 }
 
+// ", YaRN x 4"; empty for plain positions.
+std::string scaling_text(const ops::RopeScaling& scaling) {
+  using Kind = ops::RopeScaling::Kind;
+  if (scaling.kind == Kind::kNone) return {};
+  char text[48];
+  std::snprintf(text, sizeof(text), ", %s x %g", scaling.kind == Kind::kYarn ? "YaRN" : "linear",
+                scaling.factor);
+  return text;
+}
+
 std::string geometry(const MixerSpec& mixer) {
   if (const auto* m = std::get_if<Mamba2Spec>(&mixer)) {
     return concat(m->n_heads, " heads x ", m->head_dim, " x ", m->state_dim, ", ", m->n_groups,
@@ -42,11 +52,8 @@ std::string geometry(const MixerSpec& mixer) {
                   g->value_dim, ", conv ", g->conv_width);
   }
   if (const auto* a = std::get_if<AttentionSpec>(&mixer)) {
-    using Kind = ops::RopeScaling::Kind;
-    const ops::RopeScaling& scaling = a->rope_scaling;
-    const char* kind = scaling.kind == Kind::kYarn ? ", YaRN x " : ", positions / ";
     return concat(a->n_heads, " heads, ", a->n_kv_heads, " kv, dim ", a->head_dim, ", rotary ",
-                  a->rotary_dims, scaling.kind == Kind::kNone ? "" : concat(kind, scaling.factor));
+                  a->rotary_dims, scaling_text(a->rope_scaling));
   }
   if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return concat("ff ", mlp->ff);
   const auto& moe = std::get<MoeSpec>(mixer);

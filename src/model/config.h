@@ -18,7 +18,6 @@ class ConfigObject {
   // `path` is for messages only.
   static ConfigObject parse(const std::string& text, const std::string& path);
 
-  const std::string& path() const { return path_; }
   bool has(const char* field) const;
   // Of this type.
   bool has_object(const char* field) const;

@@ -289,8 +289,8 @@ void check_formats(const std::string& folder, const TensorFiles& files,
     ++all;
     if (is_served(format.format)) continue;
     // FP8 whose scales are missing or of another shape: the loader tells what is wrong with them.
-    const bool no_scales = format.format == WeightFormat::kUnknown &&
-                           format.weight->dtype == FileDType::kF8E4M3;
+    const bool no_scales =
+        format.format == WeightFormat::kUnknown && format.weight->dtype == FileDType::kF8E4M3;
     if (no_scales) continue;
     if (first.empty()) {
       first = module;
