@@ -5,10 +5,14 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "model/model_folder.h"
+
 namespace replayssm::cli {
 
-void ModelFlags::add_folder(CLI::App& app) {
-  app.add_option("-m,--model", folder, "Hugging Face model folder (default: the GDN demo model)");
+void ModelFlags::add_folder(CLI::App& app, const char* help) {
+  app.add_option("-m,--model", folder, help)->check([](const std::string& text) {
+    return std::string(text.empty() ? "must not be empty" : "");
+  });
 }
 
 void ModelFlags::add_grid(CLI::App& app) {
@@ -44,7 +48,7 @@ std::unique_ptr<Device> DeviceFlags::open(const ops::Context& context) const {
 
 std::shared_ptr<const Model> load_draft_model(const std::string& folder,
                                               const ModelOptions& options, const Model& target) {
-  auto model = Model::load(folder, options);
+  auto model = Model::load(find_model_folder(folder), options);
   if (model->spec().vocab != target.spec().vocab) {
     fail("--draft ", folder, ": its vocabulary has ", model->spec().vocab,
          " entries, the model's has ", target.spec().vocab);
@@ -53,7 +57,7 @@ std::shared_ptr<const Model> load_draft_model(const std::string& folder,
 }
 
 std::string ModelFlags::folder_or_default() const {
-  if (!folder.empty()) return folder;
+  if (!folder.empty()) return find_model_folder(folder);
   // Beside the build that this binary came from, or installed.
   const std::filesystem::path built(REPLAYSSM_MODELS_DIR);
   if (std::filesystem::exists(built / "demo-gdn")) return (built / "demo-gdn").string();

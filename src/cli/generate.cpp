@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "model/tokenizer/special_tokens.h"
 
 namespace replayssm::cli {
 namespace {
@@ -135,7 +136,7 @@ void run(const GenerateFlags& flags) {
   const auto device = flags.device.open(context);
   const auto model = Model::load(folder, options);
   const auto tokenizer = model::Tokenizer::load(folder + "/tokenizer.json");
-  const std::vector<int32_t> prompt = tokenizer.encode(flags.prompt);
+  const std::vector<int32_t> prompt = tokenizer.encode_prompt(flags.prompt);
   if (prompt.empty()) throw UsageError("-p: the prompt is empty; give it some text");
   check_text("-p", prompt, model->spec().vocab, model->spec().max_positions);
 
@@ -153,6 +154,7 @@ void run(const GenerateFlags& flags) {
   params.draft_tokens = flags.draft_tokens;
   params.sampling = sampling;
   params.stop_ids = model->spec().eos_ids;
+  model::add_named_end_tokens(folder, tokenizer, model->spec().vocab, params.stop_ids);
 
   std::vector<int32_t> ids;
   std::string text;

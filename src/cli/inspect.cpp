@@ -1,15 +1,22 @@
-// replayssm inspect: what a model is and what its sequences cost.
+// replayssm inspect: what a model is and what its sequences cost. Reads no weights.
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <map>
 
 #include "cli/common.h"
 #include "model/parameters.h"
+#include "model/quantization.h"
+#include "model/tokenizer/special_tokens.h"
+#include "model/weight_files.h"
+#include "server/chat/find_template.h"
+#include "server/served_model.h"
 
 namespace replayssm::cli {
 namespace {
 
 struct InspectFlags {
   ModelFlags model;
-  std::string config;
   double memory_gb = 0;
   int64_t context = 4096;
   int window = 1;
@@ -23,6 +30,16 @@ const char* mixer_name(const MixerSpec& mixer) {
   return "MoE";
 }
 
+// ", YaRN x 4"; empty for plain positions.
+std::string scaling_text(const ops::RopeScaling& scaling) {
+  using Kind = ops::RopeScaling::Kind;
+  if (scaling.kind == Kind::kNone) return {};
+  char text[48];
+  std::snprintf(text, sizeof(text), ", %s x %g", scaling.kind == Kind::kYarn ? "YaRN" : "linear",
+                scaling.factor);
+  return text;
+}
+
 std::string geometry(const MixerSpec& mixer) {
   if (const auto* m = std::get_if<Mamba2Spec>(&mixer)) {
     return concat(m->n_heads, " heads x ", m->head_dim, " x ", m->state_dim, ", ", m->n_groups,
@@ -34,7 +51,7 @@ std::string geometry(const MixerSpec& mixer) {
   }
   if (const auto* a = std::get_if<AttentionSpec>(&mixer)) {
     return concat(a->n_heads, " heads, ", a->n_kv_heads, " kv, dim ", a->head_dim, ", rotary ",
-                  a->rotary_dims);
+                  a->rotary_dims, scaling_text(a->rope_scaling));
   }
   if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return concat("ff ", mlp->ff);
   const auto& moe = std::get<MoeSpec>(mixer);
@@ -58,21 +75,79 @@ void print_mixers(const ModelSpec& spec) {
   }
 }
 
-void run(const InspectFlags& flags) {
-  const bool shape_only = !flags.config.empty();
-  if (shape_only && !flags.model.folder.empty()) throw UsageError("--config: not with --model");
-  const ModelOptions options = flags.model.options(flags.window, "--window");
-  const std::string path = shape_only ? flags.config : flags.model.folder_or_default();
-  const auto model = shape_only ? Model::of(describe_config(path), DType::kBF16, options)
-                                : Model::load(path, options);
-  const ModelSpec& spec = model->spec();
-  const ParameterCount count = count_parameters(spec);
-  ThreadPool pool(1);
-  const ops::Context context(pool);
-  ModelMemory m = cpu_device(context)->memory(*model);
-  if (shape_only) m.weights = weight_bytes(count, false);
+// What is looked at: a configuration alone, or a folder.
+struct Subject {
+  std::string path;
+  ModelDescription description;
+  DType stored = DType::kBF16;
+  int64_t file_bytes = 0;            // of the tensors that are run; 0: a configuration alone
+  std::vector<std::string> formats;  // "12 modules FP8 ..."
+};
+
+bool is_aside(const std::string& name, const std::vector<std::string>& skipped) {
+  return std::any_of(skipped.begin(), skipped.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
+std::string format_text(const ModuleFormat& module) {
+  if (module.format == WeightFormat::kFloat) return file_dtype_name(module.weight->dtype);
+  return format_name(module.format);
+}
+
+void read_folder(Subject& out) {
+  const TensorFiles files = TensorFiles::open_folder(out.path);
+  out.description = describe_model(out.path, files);
+  const auto& skipped = out.description.names.skipped_prefixes;
+  out.stored = stored_dtype(out.description, files);
+  for (const TensorView& tensor : files.tensors()) {
+    if (!is_aside(tensor.name, skipped)) out.file_bytes += tensor.bytes;
+  }
+  std::map<std::string, int64_t> counts;
+  for (const auto& [name, module] : module_formats(files)) {
+    if (!is_aside(name, skipped)) ++counts[format_text(module)];
+  }
+  for (const auto& [format, count] : counts) out.formats.push_back(concat(count, " in ", format));
+}
+
+Subject look_at(const ModelFlags& flags) {
+  Subject out;
+  if (flags.folder.ends_with(".json")) {
+    out.path = flags.folder;
+    out.description = describe_config(out.path);
+  } else {
+    out.path = flags.folder_or_default();
+    read_folder(out);
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string out;
+  for (const std::string& part : parts) out += concat(out.empty() ? "" : ", ", part);
+  return out;
+}
+
+// Template and end tokens as the server finds them; nothing of a folder without a tokenizer.
+void print_texts(const Subject& subject) {
+  if (!std::filesystem::exists(subject.path + "/tokenizer.json")) return;
+  const ModelSpec& spec = subject.description.spec;
+  const auto served =
+      server::load_served_model(subject.path, "", spec.vocab, spec.max_positions, spec.eos_ids);
+  const auto templates = server::find_templates(subject.path);
+  std::vector<std::string> ends;
+  for (const int32_t id : served.eos_ids) {
+    ends.push_back(concat(id, " ", served.tokenizer->decode(std::vector<int32_t>{id})));
+  }
+  std::printf("  template   %s%s\n",
+              templates.chat.text.empty() ? "none" : templates.chat.name.c_str(),
+              templates.tools.text.empty() ? "" : concat("; ", templates.tools.name).c_str());
+  std::printf("  end tokens %s\n", ends.empty() ? "none" : joined(ends).c_str());
+}
+
+void print_model(const Subject& subject, const ParameterCount& count) {
+  const ModelSpec& spec = subject.description.spec;
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  std::printf("%s\n", path.c_str());
+  std::printf("%s\n", subject.path.c_str());
   std::printf("  type       %s, hidden %lld, vocab %lld, %zu layers, context %lld%s\n",
               spec.model_type.c_str(), static_cast<long long>(spec.hidden),
               static_cast<long long>(spec.vocab), spec.layers.size(),
@@ -80,9 +155,30 @@ void run(const InspectFlags& flags) {
   print_mixers(spec);
   std::printf("  parameters %.3f M, %.3f M read for a token\n",
               static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6);
-  std::printf(
-      "  weights    %s%s\n", bytes(m.weights).c_str(),
-      shape_only ? concat(" in bf16, ", bytes(weight_bytes(count, true)), " in FP8").c_str() : "");
+  if (subject.file_bytes > 0) {
+    std::printf("  weights    %s\n", bytes(subject.file_bytes).c_str());
+    std::printf("  matrices   %s\n", joined(subject.formats).c_str());
+    const std::string stated = stated_quantization(subject.path);
+    if (!stated.empty()) std::printf("  config     says %s\n", stated.c_str());
+    print_texts(subject);
+  } else {
+    std::printf("  weights    %s in bf16, %s in FP8\n", bytes(weight_bytes(count, false)).c_str(),
+                bytes(weight_bytes(count, true)).c_str());
+  }
+}
+
+void run(const InspectFlags& flags) {
+  const ModelOptions options = flags.model.options(flags.window, "--window");
+  const Subject subject = look_at(flags.model);
+  const ModelSpec& spec = subject.description.spec;
+  const auto model = Model::of(subject.description, subject.stored, options);
+  const ParameterCount count = count_parameters(spec);
+  ThreadPool pool(1);
+  const ops::Context context(pool);
+  const ModelMemory m = cpu_device(context)->memory(*model);
+  const int64_t weights = subject.file_bytes > 0 ? subject.file_bytes : weight_bytes(count, false);
+  const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+  print_model(subject, count);
   std::printf("  activation %s, checkpoint %s, ring %s, grid %d\n", dtype_name(model->activation()),
               dtype_name(model->checkpoint()), dtype_name(model->ring()), model->grid().interval);
   std::printf("a sequence\n");
@@ -97,7 +193,7 @@ void run(const InspectFlags& flags) {
   std::printf("  in all     %s at %lld tokens of context\n", format_bytes(sequence).c_str(),
               static_cast<long long>(flags.context));
   if (flags.memory_gb > 0) {
-    const double left = flags.memory_gb * 1e9 - static_cast<double>(m.weights);
+    const double left = flags.memory_gb * 1e9 - static_cast<double>(weights);
     const double fit = left < 0 ? 0 : left / sequence;
     std::printf("%lld sequences of %lld tokens fit in %.3g GB\n", static_cast<long long>(fit),
                 static_cast<long long>(flags.context), flags.memory_gb);
@@ -109,12 +205,11 @@ void run(const InspectFlags& flags) {
 void add_inspect(CLI::App& app) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* verb = app.add_subcommand("inspect", "show what a model is and what it costs");
-  flags->model.add_folder(*verb);
+  flags->model.add_folder(
+      *verb,
+      "model folder, Org/Name from Hugging Face's cache, or a config.json alone, such as "
+      "models/geometries/qwen3.5-35b-a3b.json (default: the GDN demo model)");
   flags->model.add_numerics(*verb);
-  verb->add_option(
-      "--config", flags->config,
-      "a config.json alone, such as models/geometries/qwen3.5-35b-a3b.json: no weights "
-      "are read");
   verb->add_option("--memory", flags->memory_gb, "GB: how many sequences fit")
       ->check(in_range<double>(0, kMaxGigabytes));
   verb->add_option("--context", flags->context, "tokens a sequence")

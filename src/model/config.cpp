@@ -2,49 +2,20 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <string_view>
+#include <optional>
 
 #include "core/error.h"
-#include "core/text_file.h"
+#include "core/json_file.h"
 
 namespace replayssm {
 namespace {
 
 using nlohmann::json;
 
-// Python's json module writes these bare words; JSON does not have them. Strings stay as they are.
-std::string quote_bare_words(std::string_view text) {
-  constexpr std::string_view kWords[] = {"-Infinity", "Infinity", "NaN"};
-  std::string out;
-  out.reserve(text.size() + 16);
-  bool in_string = false;
-  for (size_t i = 0; i < text.size();) {
-    const char c = text[i];
-    if (in_string && c == '\\' && i + 1 < text.size()) {
-      out.append(text.substr(i, 2));
-      i += 2;
-      continue;
-    }
-    if (c == '"') in_string = !in_string;
-    size_t length = 1;
-    if (!in_string) {
-      for (const auto word : kWords) {
-        if (text.substr(i).starts_with(word)) length = word.size();
-        if (length > 1) break;
-      }
-    }
-    if (length > 1) {
-      out.append("\"").append(text.substr(i, length)).append("\"");
-    } else {
-      out.push_back(c);
-    }
-    i += length;
-  }
-  return out;
-}
-
 std::string excerpt(const json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    return std::isnan(value.get<double>()) ? "NaN" : "infinite";
+  }
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   return text.size() > 60 ? text.substr(0, 60) + "..." : text;
 }
@@ -64,38 +35,34 @@ std::optional<int64_t> as_integer(const json& value) {
 
 }  // namespace
 
-struct ConfigObject::Node {
-  json value;
-};
-
 ConfigObject ConfigObject::read_file(const std::string& path) {
-  return parse(read_text_file(path), path);
+  return ConfigObject(std::make_shared<const json>(read_json_file(path)), path, "");
 }
 
 ConfigObject ConfigObject::parse(const std::string& text, const std::string& path) {
-  if (text.starts_with("version https://git-lfs")) {
-    fail(path, ": is a Git LFS pointer, not the file; fetch it with `git lfs pull`");
-  }
-  auto node = std::make_shared<Node>();
-  try {
-    node->value = json::parse(quote_bare_words(text));
-  } catch (const json::exception& error) {
-    std::string why = error.what();
-    for (char& c : why) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    fail(path, ": is no JSON: ", why);
-  }
-  if (!node->value.is_object()) fail(path, ": is no JSON object");
-  return ConfigObject(std::move(node), path, "");
+  return ConfigObject(std::make_shared<const json>(parse_json_file(text, path)), path, "");
 }
 
 bool ConfigObject::has(const char* field) const {
-  const auto it = node_->value.find(field);
-  return it != node_->value.end() && !it->is_null();
+  const auto it = value_->find(field);
+  return it != value_->end() && !it->is_null();
+}
+
+bool ConfigObject::has_object(const char* field) const {
+  return has(field) && value_->at(field).is_object();
+}
+
+bool ConfigObject::has_text(const char* field) const {
+  return has(field) && value_->at(field).is_string();
+}
+
+bool ConfigObject::has_integer(const char* field) const {
+  return has(field) && as_integer(value_->at(field));
 }
 
 int64_t ConfigObject::integer(const char* field, int64_t min, int64_t max) const {
   if (!has(field)) refuse(field, "is missing");
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   const auto number = as_integer(value);
   if (!number) refuse(field, "must be an integer, is ", excerpt(value));
   if (*number < min || *number > max) {
@@ -111,7 +78,7 @@ int64_t ConfigObject::integer_or(const char* field, int64_t fallback, int64_t mi
 
 double ConfigObject::number(const char* field, double min, double max) const {
   if (!has(field)) refuse(field, "is missing");
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   const auto number = as_number(value);
   if (!number) refuse(field, "must be a number, is ", excerpt(value));
   if (!(*number >= min && *number <= max)) {
@@ -128,14 +95,14 @@ double ConfigObject::number_or(const char* field, double fallback, double min, d
 
 bool ConfigObject::boolean_or(const char* field, bool fallback) const {
   if (!has(field)) return fallback;
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   if (!value.is_boolean()) refuse(field, "must be true or false, is ", excerpt(value));
   return value.get<bool>();
 }
 
 std::string ConfigObject::text(const char* field) const {
   if (!has(field)) refuse(field, "is missing");
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   if (!value.is_string()) refuse(field, "must be a string, is ", excerpt(value));
   return value.get<std::string>();
 }
@@ -146,7 +113,7 @@ std::string ConfigObject::text_or(const char* field, const char* fallback) const
 
 std::vector<std::string> ConfigObject::texts(const char* field) const {
   if (!has(field)) refuse(field, "is missing");
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   std::vector<std::string> out;
   if (!value.is_array()) refuse(field, "must be a list of strings, is ", excerpt(value));
   for (const auto& element : value) {
@@ -158,7 +125,7 @@ std::vector<std::string> ConfigObject::texts(const char* field) const {
 
 std::vector<double> ConfigObject::numbers(const char* field) const {
   if (!has(field)) refuse(field, "is missing");
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   std::vector<double> out;
   if (!value.is_array()) refuse(field, "must be a list of numbers, is ", excerpt(value));
   for (const auto& element : value) {
@@ -172,7 +139,7 @@ std::vector<double> ConfigObject::numbers(const char* field) const {
 std::vector<int64_t> ConfigObject::integers_or_none(const char* field, int64_t min,
                                                     int64_t max) const {
   if (!has(field)) return {};
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   if (!value.is_array()) return {integer(field, min, max)};
   std::vector<int64_t> out;
   for (const auto& element : value) {
@@ -188,11 +155,9 @@ std::vector<int64_t> ConfigObject::integers_or_none(const char* field, int64_t m
 
 ConfigObject ConfigObject::object(const char* field) const {
   if (!has(field)) refuse(field, "is missing");
-  const auto& value = node_->value[field];
+  const auto& value = value_->at(field);
   if (!value.is_object()) refuse(field, "must be an object, is ", excerpt(value));
-  auto node = std::make_shared<Node>();
-  node->value = value;
-  return ConfigObject(std::move(node), path_, prefix_ + field + ".");
+  return ConfigObject(std::shared_ptr<const json>(value_, &value), path_, prefix_ + field + ".");
 }
 
 }  // namespace replayssm

@@ -1,10 +1,10 @@
 // Typed, bounded reading of a JSON configuration. Each refusal is one line that names file and
-// field. A null field counts as absent. NaN and Infinity, which Python writes, are accepted.
+// field. A null field counts as absent. core/json_file.h says what a file may hold.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,10 @@ class ConfigObject {
   static ConfigObject parse(const std::string& text, const std::string& path);
 
   bool has(const char* field) const;
+  // Of this type.
+  bool has_object(const char* field) const;
+  bool has_text(const char* field) const;
+  bool has_integer(const char* field) const;
 
   // Required fields, and optional ones with a fallback; bounds are inclusive.
   int64_t integer(const char* field, int64_t min, int64_t max) const;
@@ -42,11 +46,11 @@ class ConfigObject {
   }
 
  private:
-  struct Node;
-  ConfigObject(std::shared_ptr<const Node> node, std::string path, std::string prefix)
-      : node_(std::move(node)), path_(std::move(path)), prefix_(std::move(prefix)) {}
+  // `value` is an object.
+  ConfigObject(std::shared_ptr<const nlohmann::json> value, std::string path, std::string prefix)
+      : value_(std::move(value)), path_(std::move(path)), prefix_(std::move(prefix)) {}
 
-  std::shared_ptr<const Node> node_;
+  std::shared_ptr<const nlohmann::json> value_;
   std::string path_;
   std::string prefix_;  // "text_config." inside a nested object
 };

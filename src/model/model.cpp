@@ -33,8 +33,9 @@ Grid grid_of(const ModelOptions& options) {
 }  // namespace
 
 std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelOptions& options) {
-  ModelDescription description = describe_model(folder);
-  const DType stored = stored_dtype(description, TensorFiles::open_folder(folder));
+  const TensorFiles files = TensorFiles::open_folder(folder);
+  ModelDescription description = describe_model(folder, files);
+  const DType stored = stored_dtype(description, files);
   std::shared_ptr<Model> model(new Model(std::move(description), stored, options));
   model->folder_ = folder;
   return model;
@@ -80,7 +81,7 @@ void Model::add_mixer(const Recurrent& mixer) {
 void Model::add_mixer(const AttentionSpec& attention) {
   AttentionShape out{attention.n_kv_heads, attention.head_dim, -1};
   if (attention.rotary_dims > 0) {
-    const RopeShape rope{attention.rotary_dims, attention.rope_theta};
+    const RopeShape rope{attention.rotary_dims, attention.rope_theta, attention.rope_scaling};
     const auto same = std::ranges::find(ropes_, rope);
     out.rope = static_cast<int32_t>(same - ropes_.begin());
     if (same == ropes_.end()) ropes_.push_back(rope);

@@ -42,6 +42,7 @@ struct AttentionShape {
 struct RopeShape {
   int32_t rotary_dims = 0;
   double theta = 10000.0;
+  ops::RopeScaling scaling;
   bool operator==(const RopeShape&) const = default;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -15,7 +16,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "core/text_file.h"
+#include "core/json_file.h"
 
 namespace replayssm {
 namespace {
@@ -36,11 +37,11 @@ constexpr DTypeRow kDTypes[] = {
     {FileDType::kF64, "F64", 8},        {FileDType::kF32, "F32", 4},
     {FileDType::kF16, "F16", 2},        {FileDType::kBF16, "BF16", 2},
     {FileDType::kF8E4M3, "F8_E4M3", 1}, {FileDType::kF8E5M2, "F8_E5M2", 1},
-    {FileDType::kI64, "I64", 8},        {FileDType::kI32, "I32", 4},
-    {FileDType::kI16, "I16", 2},        {FileDType::kI8, "I8", 1},
-    {FileDType::kU64, "U64", 8},        {FileDType::kU32, "U32", 4},
-    {FileDType::kU16, "U16", 2},        {FileDType::kU8, "U8", 1},
-    {FileDType::kBool, "BOOL", 1},
+    {FileDType::kF8E8M0, "F8_E8M0", 1}, {FileDType::kI64, "I64", 8},
+    {FileDType::kI32, "I32", 4},        {FileDType::kI16, "I16", 2},
+    {FileDType::kI8, "I8", 1},          {FileDType::kU64, "U64", 8},
+    {FileDType::kU32, "U32", 4},        {FileDType::kU16, "U16", 2},
+    {FileDType::kU8, "U8", 1},          {FileDType::kBool, "BOOL", 1},
 };
 
 const DTypeRow& row_of(FileDType dtype) {
@@ -233,15 +234,80 @@ bool exists(const std::string& path) {
 }
 
 json parse_index(const std::string& path) {
-  const std::string text = read_text_file(path);
-  if (text.starts_with(kLfsMark)) {
-    fail(path, ": is a Git LFS pointer, not the file; fetch it with `git lfs pull`");
-  }
-  json index = json::parse(text, nullptr, false);
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+  json index = read_json_file(path);
+  if (!index.contains("weight_map") || !index["weight_map"].is_object()) {
     fail(path, ": needs to be a JSON object with an object weight_map");
   }
   return index;
+}
+
+// The names of a folder's files that may hold its tensors, and of its indexes.
+struct Listing {
+  std::vector<std::string> files, indexes;
+};
+
+Listing list_folder(const std::string& folder) {
+  constexpr std::string_view kFile = ".safetensors", kIndex = ".safetensors.index.json";
+  // A copy of the weights in another form, and what is put on top of them.
+  constexpr std::string_view kOthers[] = {"consolidated", "adapter_", "mtp-"};
+  Listing out;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool other =
+        name.starts_with(".") || std::any_of(std::begin(kOthers), std::end(kOthers),
+                                             [&](auto part) { return name.starts_with(part); });
+    if (name.ends_with(kFile) && !other) out.files.push_back(name);
+    if (name.ends_with(kIndex) && !other) out.indexes.push_back(name);
+  }
+  std::sort(out.files.begin(), out.files.end());
+  std::sort(out.indexes.begin(), out.indexes.end());
+  return out;
+}
+
+bool holds(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// "x-00002-of-00004.safetensors": "x-", 2 and 4.
+struct ShardName {
+  std::string set;
+  int64_t number = 0, count = 0;
+};
+
+std::optional<ShardName> shard_name(const std::string& file) {
+  const std::string stem = file.substr(0, file.rfind(".safetensors"));
+  const size_t of = stem.rfind("-of-");
+  if (of == stem.npos) return std::nullopt;
+  const size_t dash = stem.rfind('-', of - 1);
+  if (of == 0 || dash == stem.npos) return std::nullopt;
+  ShardName out{stem.substr(0, dash + 1)};
+  const auto read = [&](size_t begin, size_t end, int64_t& number) {
+    const char* last = stem.data() + end;
+    const auto [next, error] = std::from_chars(stem.data() + begin, last, number);
+    return error == std::errc{} && next == last;
+  };
+  if (!read(dash + 1, of, out.number) || !read(of + 4, stem.size(), out.count)) return std::nullopt;
+  return out;
+}
+
+// Without an index: the one file, or every shard of one set.
+std::vector<std::string> shards_of(const std::string& folder,
+                                   const std::vector<std::string>& files) {
+  if (holds(files, "model.safetensors")) return {"model.safetensors"};
+  const auto first = shard_name(files.front());
+  if (files.size() == 1 && !first) return files;
+  for (const std::string& file : files) {
+    const auto shard = shard_name(file);
+    if (first && shard && shard->set == first->set && shard->count == first->count) continue;
+    fail(folder, ": has no model.safetensors and no index, but several files, ",
+         in_quotes(files.front()), " and ", in_quotes(file != files.front() ? file : files.back()));
+  }
+  if (static_cast<int64_t>(files.size()) != first->count) {
+    fail(folder, ": has ", files.size(), " of the ", first->count, " files ", first->set,
+         "*-of-*.safetensors; fetch the others");
+  }
+  return files;
 }
 
 float half_to_float(uint16_t half) {
@@ -349,17 +415,31 @@ TensorFiles TensorFiles::open_file(const std::string& path) {
   return files;
 }
 
+bool TensorFiles::in_folder(const std::string& folder) {
+  const Listing listing = list_folder(folder);
+  return !listing.files.empty() || !listing.indexes.empty();
+}
+
 TensorFiles TensorFiles::open_folder(const std::string& folder) {
-  const std::string index_path = folder + "/model.safetensors.index.json";
-  if (!exists(index_path)) {
-    const std::string path = folder + "/model.safetensors";
-    if (!exists(path)) {
-      fail(folder, ": has neither model.safetensors nor model.safetensors.index.json");
-    }
-    return open_file(path);
+  const Listing listing = list_folder(folder);
+  const std::string usual = "model.safetensors.index.json";
+  std::string index = holds(listing.indexes, usual) ? usual : "";
+  if (index.empty() && listing.indexes.size() == 1) index = listing.indexes.front();
+  if (!index.empty()) return open_shards(folder, folder + "/" + index);
+  if (listing.files.empty()) {
+    fail(folder, ": has neither model.safetensors nor model.safetensors.index.json");
   }
+  const auto shards = shards_of(folder, listing.files);
+  if (shards.size() == 1) return open_file(folder + "/" + shards.front());
+  TensorFiles files;
+  files.source_ = folder;
+  for (const std::string& shard : shards) files.add_file(folder + "/" + shard);
+  return files;
+}
+
+TensorFiles TensorFiles::open_shards(const std::string& folder, const std::string& index_path) {
   const json index = parse_index(index_path);
-  std::map<std::string, std::vector<std::string>> names_of_shard;
+  std::map<std::string, std::string> shards;  // and a tensor of each
   for (const auto& [name, shard] : index["weight_map"].items()) {
     if (!shard.is_string()) fail(index_path, ": tensor ", in_quotes(name), " names no file");
     const auto file = shard.get<std::string>();
@@ -367,27 +447,27 @@ TensorFiles TensorFiles::open_folder(const std::string& folder) {
       fail(index_path, ": tensor ", in_quotes(name), " names ", in_quotes(file),
            ", which is no file of the folder");
     }
-    names_of_shard[file].push_back(name);
+    shards.emplace(file, name);
   }
+  // An index that was left behind when its shards were made one file.
+  const bool left_behind = std::none_of(shards.begin(), shards.end(), [&](const auto& shard) {
+    return exists(folder + "/" + shard.first);
+  });
+  const std::string whole = folder + "/model.safetensors";
+  if (left_behind && exists(whole)) return open_file(whole);
   TensorFiles files;
   files.source_ = folder;
-  for (const auto& [shard, names] : names_of_shard) {
+  for (const auto& [shard, tensor] : shards) {
     const std::string path = folder + "/" + shard;
     if (!exists(path)) {
-      fail(path, ": is missing; ", index_path, " says that it holds tensor ", in_quotes(names[0]));
+      fail(path, ": is missing; ", index_path, " says that it holds tensor ", in_quotes(tensor));
     }
     files.add_file(path);
-    for (const auto& name : names) {
-      const TensorView* tensor = files.find(name);
-      if (tensor == nullptr || tensor->path != path) {
-        fail(path, ": has no tensor ", in_quotes(name), ", though ", index_path, " says so");
-      }
-    }
   }
-  for (const auto& tensor : files.tensors_) {
-    if (!index["weight_map"].contains(tensor.name)) {
-      fail(tensor.path, ": tensor ", in_quotes(tensor.name), " is not in ", index_path);
-    }
+  for (const auto& [name, shard] : index["weight_map"].items()) {
+    if (files.find(name) != nullptr) continue;
+    fail(folder, "/", shard.get<std::string>(), ": has no tensor ", in_quotes(name), ", though ",
+         index_path, " says so");
   }
   return files;
 }

@@ -26,6 +26,7 @@ enum class FileDType : int32_t {
   kBF16,
   kF8E4M3,
   kF8E5M2,
+  kF8E8M0,  // 2^(e - 127)
   kI64,
   kI32,
   kI16,
@@ -69,10 +70,13 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// All tensors of one file, or of a model folder: model.safetensors, or the shards that
-// model.safetensors.index.json names.
+// All tensors of one file, or of a model folder: the shards that a *.safetensors.index.json names,
+// else model.safetensors, else the only such file or all shards of one "-00001-of-00004" set. Each
+// tensor that an index names must be in one of the shards. Files of adapters are left out.
 class TensorFiles {
  public:
+  // Whether a folder has any.
+  static bool in_folder(const std::string& folder);
   static TensorFiles open_file(const std::string& path);
   static TensorFiles open_folder(const std::string& folder);
 
@@ -86,6 +90,7 @@ class TensorFiles {
 
  private:
   void add_file(const std::string& path);
+  static TensorFiles open_shards(const std::string& folder, const std::string& index_path);
 
   std::string source_;
   std::vector<std::unique_ptr<MappedFile>> maps_;

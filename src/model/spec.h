@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/moe.h"
+#include "ops/rope_frequencies.h"
 
 namespace replayssm {
 
@@ -46,6 +47,7 @@ struct AttentionSpec {
   int32_t head_dim = 0;
   int32_t rotary_dims = 0;  // 0: no position encoding
   double rope_theta = 10000.0;
+  ops::RopeScaling rope_scaling;
   bool qk_norm = false;  // RMS norm of each q and k head, before RoPE
   float qk_norm_eps = 1e-6f;
   bool qk_norm_zero_centred = false;  // multiplies by 1 + w

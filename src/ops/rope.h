@@ -1,9 +1,10 @@
 // Rotary positions, half-split pairs (i, i + r/2) of the first r = rotary_dims of a head:
 //
 //   x[i]       = x[i] cos(p f_i) - x[i + r/2] sin(p f_i)
-//   x[i + r/2] = x[i + r/2] cos(p f_i) + x[i] sin(p f_i)        f_i = theta^(-2i/r), i < r/2
+//   x[i + r/2] = x[i + r/2] cos(p f_i) + x[i] sin(p f_i)        i < r/2, f_i: rope_frequencies.h
 //
-// Angles, cos and sin are taken in double and rounded to fp32, so they depend on (p, i) alone.
+// Angles, cos and sin are taken in double and rounded to fp32, so they depend on (p, i) alone. With
+// YaRN cos and sin carry its attention factor.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +12,14 @@
 
 #include "ops/context.h"
 #include "ops/matrix.h"
+#include "ops/rope_frequencies.h"
 
 namespace replayssm::ops {
 
 class Rope {
  public:
   Rope() = default;
-  Rope(int32_t rotary_dims, double theta);
-  explicit Rope(std::vector<double> inverse_frequencies);  // scaled variants
+  Rope(int32_t rotary_dims, double theta, const RopeScaling& scaling = {});
 
   int32_t rotary_dims() const { return 2 * static_cast<int32_t>(frequencies_.size()); }
 
@@ -32,6 +33,7 @@ class Rope {
 
  private:
   std::vector<double> frequencies_;
+  double factor_ = 1.0;  // of cos and sin
 };
 
 }  // namespace replayssm::ops

@@ -129,7 +129,8 @@ Reply App::tokenize(const HttpRequest& request) {
   Fields fields(body, "");
   std::vector<int32_t> ids;
   if (const auto prompt = fields.string("prompt")) {
-    ids = model_.encode(*prompt, "prompt");
+    const bool special = fields.boolean("add_special_tokens").value_or(true);
+    ids = model_.encode(*prompt, special, "prompt");
   } else {
     ids = chat_prompt(body, model_).ids;
   }

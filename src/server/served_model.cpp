@@ -1,47 +1,29 @@
 #include "server/served_model.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <optional>
 
-#include "core/text_file.h"
+#include "model/model_folder.h"
+#include "model/tokenizer/special_tokens.h"
 #include "server/api_error.h"
 #include "server/chat/chat_template.h"
-#include "server/request/fields.h"
 
 namespace replayssm::server {
 namespace {
 
-SamplingDefaults load_defaults(const std::string& path, std::vector<int32_t>& eos_ids,
-                               int64_t vocab) {
-  SamplingDefaults defaults;
-  if (!std::filesystem::exists(path)) return defaults;
-  try {
-    const Json json = parse_json(read_text_file(path, size_t{1} << 20));
-    Fields fields(json, "");
-    defaults.temperature = fields.number("temperature", 0, 100).value_or(defaults.temperature);
-    defaults.top_k =
-        static_cast<int32_t>(fields.integer("top_k", 0, INT32_MAX).value_or(defaults.top_k));
-    defaults.top_p = fields.number("top_p", 1e-6, 1).value_or(defaults.top_p);
-    defaults.min_p = fields.number("min_p", 0, 1).value_or(defaults.min_p);
-    defaults.repetition_penalty =
-        fields.number("repetition_penalty", 0.01, 100).value_or(defaults.repetition_penalty);
-    if (!fields.boolean("do_sample").value_or(true)) defaults.temperature = 0;
-    const Json* eos = fields.find("eos_token_id");
-    if (eos == nullptr) return defaults;
-    const Json list = eos->is_array() ? *eos : Json::array({*eos});
-    for (const int32_t id : token_ids_of(list, "eos_token_id", vocab)) {
-      if (std::find(eos_ids.begin(), eos_ids.end(), id) == eos_ids.end()) eos_ids.push_back(id);
-    }
-  } catch (const Error& e) {
-    const std::string what = e.what();
-    fail(what.find(path) == std::string::npos ? path + ": " : "", what);
-  }
-  return defaults;
+// The special token with which `text` begins, white space aside.
+std::optional<int32_t> leading_special(const std::string& text, const model::Tokenizer& tokenizer) {
+  const size_t at = text.find_first_not_of(" \t\r\n");
+  if (at == text.npos) return std::nullopt;
+  const std::vector<int32_t> ids = tokenizer.encode(std::string_view(text).substr(at));
+  if (ids.empty() || !tokenizer.is_special(ids.front())) return std::nullopt;
+  return ids.front();
 }
 
 }  // namespace
 
-std::vector<int32_t> ServedModel::encode(const std::string& text, const std::string& field) const {
+std::vector<int32_t> ServedModel::encode(const std::string& text, bool special,
+                                         const std::string& field) const {
   constexpr size_t kNormalised = 4;  // a normaliser may shorten a text, to a third at worst
   const size_t most = kNormalised * max_token_bytes * static_cast<size_t>(max_positions);
   if (text.size() > most) {
@@ -51,7 +33,7 @@ std::vector<int32_t> ServedModel::encode(const std::string& text, const std::str
                    field, "context_length_exceeded");
   }
   try {
-    return tokenizer->encode(text);
+    return special ? tokenizer->encode_prompt(text) : tokenizer->encode(text);
   } catch (const Error& e) {
     refuse(field, e.what());
   }
@@ -61,9 +43,7 @@ ServedModel load_served_model(const std::string& folder, const std::string& temp
                               int64_t vocab, int64_t max_positions,
                               const std::vector<int32_t>& eos_ids) {
   ServedModel model;
-  const auto path = std::filesystem::weakly_canonical(folder);
-  model.names = {path.has_filename() ? path.filename().string()
-                                     : path.parent_path().filename().string()};
+  model.names = {model_name(folder)};
   model.vocab = vocab;
   model.max_positions = max_positions;
   model.eos_ids = eos_ids;
@@ -73,8 +53,13 @@ ServedModel load_served_model(const std::string& folder, const std::string& temp
     model.max_token_bytes =
         std::max(model.max_token_bytes, model.tokenizer->token_bytes(id).size());
   }
-  model.defaults = load_defaults(folder + "/generation_config.json", model.eos_ids, vocab);
+  model.defaults = read_sampling_defaults(folder);
   model.chat_template = load_chat_template(folder, template_file);
+  model::add_named_end_tokens(folder, *model.tokenizer, vocab, model.eos_ids);
+  if (model.chat_template != nullptr) {
+    const auto end = leading_special(model.chat_template->turn_end(), *model.tokenizer);
+    if (end && *end < vocab) model::add_id(*end, model.eos_ids);
+  }
   return model;
 }
 

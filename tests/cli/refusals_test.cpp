@@ -127,6 +127,10 @@ TEST_F(Refusals, Folders) {
       return out;
     };
     expect_fails(1, arguments("/no/such/model"), {"/no/such/model"});
+    expect_fails(2, arguments(""), {"--model", "must not be empty"});
+    expect_fails(1, arguments("Org/Name-4B"),
+                 {"Org/Name-4B", "hf download Org/Name-4B", "models--"});
+    expect_fails(1, arguments(model_.file("model.safetensors")), {"is a file", model_.path()});
     expect_fails(1, arguments("/no/such\nmodel"), {"/no/such?model"});
     const TempFolder empty;
     expect_fails(1, arguments(empty.path()), {empty.path()});

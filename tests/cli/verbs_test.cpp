@@ -19,8 +19,8 @@ TEST(Help, EveryFlagIsDocumented) {
        {"--model", "--ids", "--ids-file", "--out", "--mode", "--window", "--reject", "--grid",
         "--checkpoint-dtype", "--ring-dtype", "--threads"}},
       {"inspect",
-       {"--model", "--config", "--grid", "--checkpoint-dtype", "--ring-dtype", "--memory",
-        "--context", "--window"}},
+       {"--model", "--grid", "--checkpoint-dtype", "--ring-dtype", "--memory", "--context",
+        "--window"}},
   };
   const Outcome all = run_binary({"--help"});
   EXPECT_EQ(all.exit_code, 0);
@@ -53,7 +53,9 @@ TEST(Inspect, FiguresAreThoseOfTheModel) {
     options.checkpoint = DType::kI8;
     const auto model = Model::load(fixture(name), options);
     ModelMemory m = memory_of(plan_layers_cpu(*model, best_isa()).sizes);
-    m.weights = weight_bytes_cpu(*model);
+    int64_t weights = 0;
+    const TensorFiles files = TensorFiles::open_folder(fixture(name));
+    for (const TensorView& tensor : files.tensors()) weights += tensor.bytes;
     const Outcome got =
         run_binary({"inspect", "-m", fixture(name), "--grid", "32", "--window", "5",
                     "--checkpoint-dtype", "int8", "--context", "100", "--memory", "0.5"});
@@ -67,7 +69,8 @@ TEST(Inspect, FiguresAreThoseOfTheModel) {
         "context 512",
         "attention",
         std::string(name) == "nemotron_h_bf16" ? "Mamba-2" : "GDN",
-        concat("weights    ", three_digits(m.weights), "\n"),
+        concat("weights    ", three_digits(weights), "\n"),
+        std::string(name) == "nemotron_h_bf16" ? " in BF16\n" : " in F32\n",
         concat("checkpoint ", three_digits(m.checkpoint_slot), "\n"),
         concat("ring       ", three_digits(m.ring_slot), " (41 rows of ",
                three_digits(m.ring_token), ")\n"),
@@ -76,7 +79,7 @@ TEST(Inspect, FiguresAreThoseOfTheModel) {
         concat("in all     ", three_digits(sequence), " at 100 tokens"),
         concat("activation ", dtype_name(model->activation()), ", checkpoint int8, ring ",
                dtype_name(model->ring()), ", grid 32\n"),
-        concat(static_cast<int64_t>((0.5e9 - static_cast<double>(m.weights)) /
+        concat(static_cast<int64_t>((0.5e9 - static_cast<double>(weights)) /
                                     static_cast<double>(sequence)),
                " sequences of 100 tokens fit in 0.5 GB"),
     };
@@ -88,18 +91,44 @@ TEST(Inspect, FiguresAreThoseOfTheModel) {
 
 // A configuration alone gives the published figures of a model that no test machine holds.
 TEST(Inspect, GeometryWithoutWeights) {
-  const Outcome got =
-      run_binary({"inspect", "--config",
-                  REPLAYSSM_SOURCE_DIR "/models/geometries/nemotron-3-super-120b-a12b.json",
-                  "--checkpoint-dtype", "fp32"});
+  const Outcome got = run_binary(
+      {"inspect", "-m", REPLAYSSM_SOURCE_DIR "/models/geometries/nemotron-3-super-120b-a12b.json",
+       "--checkpoint-dtype", "fp32"});
   EXPECT_EQ(got.exit_code, 0) << got.err;
   for (const char* part : {"22 of 512 experts, ff 2688, shared 5376, latent 1024",
                            "parameters 120668.", "12233.367 M read for a token", "241 GB in bf16",
                            "checkpoint 168 MB", "KV         8.19 KB a token"}) {
     EXPECT_NE(got.out.find(part), std::string::npos) << part << "\n" << got.out;
   }
-  expect_fails(2, {"inspect", "--config", "x.json", "-m", "y"}, {"--config", "--model"});
-  expect_fails(1, {"inspect", "--config", "x.json"}, {"x.json"});
+  expect_fails(1, {"inspect", "-m", "x.json"}, {"x.json"});
+}
+
+// A demo model's folder with its weights' header alone: the data is a hole in the file.
+TEST(Inspect, TouchesNoWeights) {
+  const std::string demo = REPLAYSSM_SOURCE_DIR "/models/demo-mamba2";
+  const TempFolder folder;
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
+                           "tokenizer_config.json", "chat_template.jinja"}) {
+    std::filesystem::copy(demo + "/" + name, folder.file(name));
+  }
+  const std::string whole = read_text(demo + "/model.safetensors");
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, whole.data(), 8);
+  write_text(folder.file("model.safetensors"), whole.substr(0, 8 + header_bytes));
+  std::filesystem::resize_file(folder.file("model.safetensors"), whole.size());
+  const Outcome got = run_binary({"inspect", "-m", folder.path()});
+  EXPECT_EQ(got.exit_code, 0) << got.err;
+  const Outcome real = run_binary({"inspect", "-m", demo});
+  const auto without_path = [](const std::string& text, const std::string& path) {
+    std::string out = text;
+    for (size_t at; (at = out.find(path)) != out.npos;) out.erase(at, path.size());
+    return out;
+  };
+  EXPECT_EQ(without_path(got.out, folder.path()), without_path(real.out, demo));
+  for (const char* part : {" in BF16\n", "template   ", "chat_template.jinja\n",
+                           "end tokens 4082 <|im_end|>, 4080 <|endoftext|>\n"}) {
+    EXPECT_NE(got.out.find(part), std::string::npos) << part << "\n" << got.out;
+  }
 }
 
 }  // namespace

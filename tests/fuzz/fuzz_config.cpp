@@ -7,11 +7,20 @@
 #include "model/families/family.h"
 #include "model/parameters.h"
 
+namespace {
+
+replayssm::ModelDescription describe_any(const replayssm::ConfigObject& config) {
+  return replayssm::describe_config(config);
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace replayssm;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  for (const auto describe :
-       {describe_qwen3_5, describe_qwen3_5_moe, describe_qwen3_next, describe_nemotron_h}) {
+  // Each family, and whatever the text says itself, nested or not.
+  for (const auto describe : {describe_qwen3_5, describe_qwen3_5_moe, describe_qwen3_next,
+                              describe_nemotron_h, describe_any}) {
     try {
       const ModelDescription model = describe(ConfigObject::parse(text, "fuzz"));
       if (model.spec.hidden < 1 || model.spec.vocab < 1 || model.spec.max_positions < 1) {

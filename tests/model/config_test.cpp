@@ -60,8 +60,7 @@ TEST(Qwen35Config, Text) {
 TEST(Qwen35Config, VisionFile) {
   const auto model = describe(config_of("qwen3_5_vlm"));
   EXPECT_EQ(mixers_of(model.spec), "GF GF GF AF ");
-  EXPECT_EQ(model.names.mixers[3][0].norm, "model.language_model.layers.3.input_layernorm.weight");
-  EXPECT_EQ(model.names.skipped_prefixes, (std::vector<std::string>{"mtp.", "model.visual."}));
+  EXPECT_EQ(model.spec.model_type, "qwen3_5_text");
   expect_refused("qwen3_5_vlm", "\"hidden_size\": 40", "\"hidden_size\": \"40\"",
                  {"text_config.hidden_size", "integer"});
 }
@@ -112,8 +111,13 @@ TEST(Qwen35Config, Refusals) {
                  {"layer_types", "num_hidden_layers is 5"});
   expect_refused(name, "\"full_attention\"", "\"sliding_attention\"",
                  {"layer_types", "'sliding_attention'"});
+  for (const char* type : {"longrope", "dynamic", "llama3"}) {
+    expect_refused(name, "\"rope_type\": \"default\"", concat("\"rope_type\": \"", type, "\""),
+                   {"rope_parameters.rope_type is '" + std::string(type) +
+                    "'; 'default', 'linear' and 'yarn' are supported"});
+  }
   expect_refused(name, "\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"",
-                 {"rope_parameters.rope_type", "'yarn'"});
+                 {"rope_parameters.factor is missing"});
   expect_refused(name, "\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 1.5",
                  {"rope_parameters.partial_rotary_factor"});
   expect_refused(name, "\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 0.1",
@@ -270,18 +274,125 @@ TEST(Config, PublishedModels) {
   EXPECT_EQ(std::get<AttentionSpec>(qwen.layers[3].mixers[0]).rotary_dims, 64);
 }
 
-TEST(Config, EosIdsComeFromGenerationConfigFirst) {
+TEST(Config, EosIdsOfAllFiles) {
   const std::string text = config_of("nemotron_h_pattern");
   EXPECT_EQ(describe(text).spec.eos_ids, std::vector<int32_t>{2});
   EXPECT_EQ(describe(text, "{\"eos_token_id\": [7, 9]}").spec.eos_ids,
-            (std::vector<int32_t>{7, 9}));
-  EXPECT_EQ(describe(text, "{\"eos_token_id\": 11}").spec.eos_ids, std::vector<int32_t>{11});
+            (std::vector<int32_t>{2, 7, 9}));
+  EXPECT_EQ(describe(text, "{\"eos_token_id\": 2}").spec.eos_ids, std::vector<int32_t>{2});
   EXPECT_EQ(describe(text, "{}").spec.eos_ids, std::vector<int32_t>{2});
   expect_refusal({"generation_config.json", "eos_token_id"},
                  [&] { describe(text, "{\"eos_token_id\": -1}"); });
   expect_refusal({"generation_config.json"}, [&] { describe(text, "{"); });
   const auto none = replaced(text, "\"eos_token_id\": 2", "\"eos_token_id\": null");
   EXPECT_TRUE(describe(none).spec.eos_ids.empty());
+}
+
+// A text model's config as a vision or speech model's nests it.
+std::string nested(const std::string& field, const std::string& text, const std::string& outer) {
+  return "{\"" + field + "\": " + text + ", \"vision_config\": {\"hidden_size\": 7}" + outer + "}";
+}
+
+TEST(Config, WrappersOfAllKinds) {
+  const std::string nemotron = config_of("nemotron_h_pattern"), qwen = config_of("qwen3_5_tied");
+  const ModelSpec flat = describe(nemotron).spec;
+  for (const char* field : {"text_config", "llm_config", "language_config"}) {
+    const auto outer = R"(, "model_type": "NemotronH_Nano_VL_V2", "eos_token_id": 9)";
+    const ModelDescription model = describe(nested(field, nemotron, outer));
+    EXPECT_EQ(model.spec.model_type, "nemotron_h") << field;
+    EXPECT_EQ(mixers_of(model.spec), mixers_of(flat)) << field;
+    EXPECT_EQ(model.spec.eos_ids, (std::vector<int32_t>{2, 9})) << field;
+    EXPECT_TRUE(model.names.wrapped);
+  }
+  // The text part without a type of its own: the wrapper's name tells.
+  const auto untyped = replaced(nemotron, "\"model_type\"", "\"was\"");
+  for (const char* type : {"NemotronH_Nano_Omni_Reasoning_V3", "nemotron_h_omni", "nemotron_h"}) {
+    const auto outer = concat(R"(, "model_type": ")", type, "\"");
+    EXPECT_EQ(describe(nested("llm_config", untyped, outer)).spec.model_type, "nemotron_h") << type;
+  }
+  expect_refusal({"config.json", "model_type", "'llava'"},
+                 [&] { describe(nested("llm_config", untyped, R"(, "model_type": "llava")")); });
+  expect_refusal({"config.json", "model_type is missing"}, [&] { describe(untyped); });
+  const auto twice = nested("thinker_config", nested("text_config", qwen, ""),
+                            R"(, "model_type": "qwen3_5_omni", "tie_word_embeddings": false)");
+  EXPECT_FALSE(describe(twice).spec.tied) << "the outer value wins";
+  EXPECT_EQ(mixers_of(describe(twice).spec), "GF GF GF AF ");
+}
+
+const AttentionSpec& attention_of(const ModelDescription& model) {
+  return std::get<AttentionSpec>(model.spec.layers[3].mixers[0]);
+}
+
+// Every place in which a scaling of RoPE is published; the fixture's own is rope_parameters.
+TEST(Rope, SpellingsOfYarn) {
+  const std::string text = config_of("qwen3_5_tied");  // 512 positions
+  const std::string yarn = R"("rope_theta": 1000.0, "partial_rotary_factor": 0.25, "factor": 4.0)";
+  const auto with = [&](const std::string& fields) {
+    return replaced(replaced(text, "\"rope_parameters\": {", "\"was\": {"), "\"was\"",
+                    fields + ", \"was\"");
+  };
+  for (const std::string& fields : std::vector<std::string>{
+           R"("rope_parameters": {"rope_type": "yarn", )" + yarn + "}",
+           R"("rope_parameters": {"type": "yarn", )" + yarn + "}",
+           R"("rope_scaling": {"rope_type": "yarn", )" + yarn + "}",
+           R"("rope_scaling": {"type": "yarn", )" + yarn + "}",
+           R"("rope_theta": 1000.0, "partial_rotary_factor": 0.25,
+              "rope_scaling": {"type": "yarn", "factor": 4.0})",
+           R"("rope_parameters": {"full_attention": {"rope_type": "yarn", )" + yarn +
+               R"(}, "sliding_attention": {"rope_type": "default", "rope_theta": 7}})",
+           R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0},
+              "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0})",
+           R"("rope_scaling": null, "rope_parameters": {"rope_type": "yarn", "mrope_interleaved":
+              true, "mrope_section": [2, 1, 1], )" +
+               yarn + "}"}) {
+    const ModelDescription model = describe(with(fields));
+    const AttentionSpec& attention = attention_of(model);
+    EXPECT_EQ(attention.rope_scaling.kind, ops::RopeScaling::Kind::kYarn) << fields;
+    EXPECT_EQ(attention.rope_scaling.factor, 4.0) << fields;
+    EXPECT_EQ(attention.rope_scaling.original_positions, 512.0) << fields;
+    EXPECT_NEAR(attention.rope_scaling.attention_factor, 1.138629436111989, 1e-15) << fields;
+    EXPECT_EQ(attention.rope_theta, 1000.0) << fields;
+    EXPECT_EQ(attention.rotary_dims, 8) << fields;
+    EXPECT_EQ(model.spec.max_positions, 2048) << fields;
+  }
+  const auto linear = describe(with(R"("rope_theta": 5e5, "rope_scaling": {"type": "linear",
+                                       "factor": 2})"));
+  EXPECT_EQ(attention_of(linear).rope_scaling.kind, ops::RopeScaling::Kind::kLinear);
+  EXPECT_EQ(attention_of(linear).rope_scaling.factor, 2.0);
+  EXPECT_EQ(linear.spec.max_positions, 512);
+  for (const char* fields :
+       {R"("rope_theta": 1e4, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]})",
+        R"("rope_theta": 1e4, "rope_scaling": {"rope_type": "default"}, "type": "model")",
+        R"("rope_theta": 1e4, "rope_scaling": null)"}) {
+    EXPECT_EQ(attention_of(describe(with(fields))).rope_scaling, ops::RopeScaling()) << fields;
+  }
+  const auto refuse = [&](const std::string& fields, std::initializer_list<std::string> parts) {
+    expect_refusal(parts, [&] { describe(with("\"rope_theta\": 1e4, " + fields)); });
+  };
+  refuse(R"("rope_scaling": {"type": "longrope"})",
+         {"config.json", "rope_scaling.type is 'longrope'; 'default', 'linear' and 'yarn' are"});
+  refuse(R"("rope_scaling": {"type": "yarn", "factor": 0.5})", {"rope_scaling.factor is 0.5"});
+  refuse(R"("rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": Infinity})",
+         {"rope_scaling.attention_factor"});
+  refuse(R"("rope_scaling": {"type": "linear"})", {"rope_scaling.factor is missing"});
+  refuse(R"("rope_scaling": "yarn")", {"rope_scaling", "object"});
+  refuse(R"("rope_scaling": {"type": "linear", "factor": 2},
+            "rope_parameters": {"type": "yarn", "factor": 2})",
+         {"rope_parameters.type", "disagrees with rope_scaling"});
+}
+
+// As transformers 5 writes such numbers, and as Python does.
+TEST(Config, NumbersThatJsonHasNot) {
+  const std::string text = config_of("nemotron_h_pattern");
+  for (const char* number : {R"({"__float__": "Infinity"})", R"({"__float__": Infinity})",
+                             R"({"__float__": 1e308})", "Infinity", "1e+308"}) {
+    EXPECT_EQ(mixers_of(describe(replaced(text, "Infinity", number)).spec), "M A F M ") << number;
+  }
+  for (const char* number : {R"({"__float__": "NaN"})", "NaN", R"({"__float__": "0.1"})",
+                             R"({"__float__": []})", R"({"float": "Infinity"})"}) {
+    expect_refusal({"config.json", "time_step_limit"},
+                   [&] { describe(replaced(text, "Infinity", number)); });
+  }
 }
 
 TEST(Config, RefusesWhatIsNoConfig) {

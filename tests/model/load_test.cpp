@@ -126,6 +126,7 @@ TEST(Load, RefusesBrokenFolders) {
   refuse("version https://git-lfs.github.com/spec/v1\n", {"Git LFS"});
   refuse("", {"0 bytes"});
   std::filesystem::remove(path);
+  std::filesystem::remove(folder.file("golden.safetensors"));  // else it would be the only file
   expect_refusal({folder.path(), "model.safetensors"}, [&] { load(folder.path()); });
 
   const TempFolder shards;

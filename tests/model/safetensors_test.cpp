@@ -209,6 +209,8 @@ TEST_F(Shards, RefusesWrongIndex) {
   expect_refused({"index.json", "'one'"});
   index("[]");
   expect_refused({"index.json", "weight_map"});
+  write_text(folder_.file("model.safetensors.index.json"), "[]");
+  expect_refused({"index.json", "object"});
   write_text(folder_.file("model.safetensors.index.json"), "{");
   expect_refused({"index.json"});
   write_text(folder_.file("model.safetensors.index.json"), "");
@@ -222,14 +224,54 @@ TEST_F(Shards, RefusesWrongIndex) {
 
 TEST_F(Shards, RefusesTensorsThatTheIndexHidesOrDoubles) {
   const float value = 1.0f;
-  const TensorToWrite both[] = {{"two", FileDType::kF32, {1}, &value},
-                                {"hidden", FileDType::kF32, {1}, &value}};
-  write_safetensors(folder_.file("s2.safetensors"), both);
-  expect_refused({"s2.safetensors", "'hidden'", "index.json"});
   const TensorToWrite again[] = {{"two", FileDType::kF32, {1}, &value},
                                  {"one", FileDType::kF32, {1}, &value}};
   write_safetensors(folder_.file("s2.safetensors"), again);
   expect_refused({"'one'", "s1.safetensors", "s2.safetensors"});
+}
+
+// Tools leave indexes as they were: what counts is that every tensor that they name is there.
+TEST_F(Shards, StaleIndexes) {
+  const float value = 1;
+  const TensorToWrite more[] = {{"two", FileDType::kF32, {1}, &value},
+                                {"hidden", FileDType::kF32, {1}, &value}};
+  write_safetensors(folder_.file("s2.safetensors"), more);
+  EXPECT_EQ(TensorFiles::open_folder(folder_.path()).tensors().size(), 3u);
+  index(R"({"one":"s2.safetensors","two":"s1.safetensors"})");
+  EXPECT_EQ(TensorFiles::open_folder(folder_.path()).tensors().size(), 3u);
+  const TensorToWrite all[] = {{"merged", FileDType::kF32, {1}, &value}};
+  write_safetensors(folder_.file("model.safetensors"), all);
+  index(R"({"merged":"gone-1.safetensors"})");
+  EXPECT_NE(TensorFiles::open_folder(folder_.path()).find("merged"), nullptr);
+}
+
+TEST(FolderWithoutIndex, OneFileOrOneWholeSet) {
+  const float value = 1;
+  const auto write = [&](const TempFolder& folder, const std::string& file) {
+    const TensorToWrite list[] = {{"in " + file, FileDType::kF32, {1}, &value}};
+    write_safetensors(folder.file(file), list);
+  };
+  for (const char* name : {"pytorch_model.safetensors", "model-00001-of-00001.safetensors"}) {
+    const TempFolder folder;
+    EXPECT_FALSE(TensorFiles::in_folder(folder.path()));
+    write(folder, name);
+    write(folder, "adapter_model.safetensors");
+    write(folder, "consolidated.safetensors");
+    EXPECT_TRUE(TensorFiles::in_folder(folder.path()));
+    EXPECT_EQ(TensorFiles::open_folder(folder.path()).tensors().size(), 1u) << name;
+  }
+  const TempFolder folder;
+  write(folder, "model-00001-of-00003.safetensors");
+  write(folder, "model-00003-of-00003.safetensors");
+  expect_refusal({folder.path(), "2 of the 3 files model-"},
+                 [&] { TensorFiles::open_folder(folder.path()); });
+  write(folder, "model-00002-of-00003.safetensors");
+  EXPECT_EQ(TensorFiles::open_folder(folder.path()).tensors().size(), 3u);
+  write(folder, "other.safetensors");
+  expect_refusal({folder.path(), "several files", "'other.safetensors'"},
+                 [&] { TensorFiles::open_folder(folder.path()); });
+  write(folder, "model.safetensors");
+  EXPECT_EQ(TensorFiles::open_folder(folder.path()).tensors().size(), 1u);
 }
 
 TEST_F(Shards, RefusesFoldersWithoutWeights) {

@@ -10,7 +10,7 @@ namespace {
 
 const ServedModel& served() {
   static const ServedModel kModel =
-      load_served_model(REPLAYSSM_SOURCE_DIR "/models/demo-gdn", "", 4096, 100, {4082});
+      load_served_model(REPLAYSSM_SOURCE_DIR "/models/demo-gdn", "", 4096, 100, {4082, 4080});
   return kModel;
 }
 

@@ -217,6 +217,50 @@ TEST(Tokenizer, TellsWhatATemplateAdds) {
   EXPECT_EQ(Ids(tokenizer.prefix_ids().begin(), tokenizer.prefix_ids().end()), Ids({300}));
   EXPECT_EQ(Ids(tokenizer.suffix_ids().begin(), tokenizer.suffix_ids().end()), Ids({301, 301}));
   EXPECT_EQ(tokenizer.encode("abc"), Ids({257}));
+  EXPECT_EQ(tokenizer.encode_prompt("abc"), Ids({300, 257, 301, 301}));
+  EXPECT_EQ(tokenizer.encode_prompt(""), Ids({300, 301, 301}));
+  EXPECT_EQ(demo().encode_prompt("abc"), demo().encode("abc"));
+}
+
+// As `tokenizers` 0.23.2 has it.
+TEST(Tokenizer, BertAndRobertaAddTheirMarks) {
+  using Ids = std::vector<int32_t>;
+  for (const char* type : {"BertProcessing", "RobertaProcessing"}) {
+    json file = small_json();
+    file["added_tokens"] = {added_token("<s>", 300, true), added_token("</s>", 301, true)};
+    file["post_processor"] = {{"type", type}, {"cls", {"<s>", 300}}, {"sep", {"</s>", 301}}};
+    EXPECT_EQ(small(file).encode_prompt("abc"), Ids({300, 257, 301})) << type;
+    EXPECT_EQ(small(file).encode_prompt(""), Ids({300, 301})) << type;
+  }
+}
+
+// A vocabulary without "x" and byte C3. The tokens are those that `tokenizers` 0.23.2 gives.
+TEST(Tokenizer, BytesThatTheVocabularyLacks) {
+  using Ids = std::vector<int32_t>;
+  json file = small_json();
+  file["model"]["vocab"].erase("x");
+  file["model"]["vocab"].erase("Ã");
+  const std::string long_word = std::string(60, 'x') + "abc";  // the heap's way
+  const Tokenizer dropped = small(file);
+  EXPECT_EQ(dropped.encode("axb"), Ids({256}));
+  EXPECT_EQ(dropped.encode("xx"), Ids());
+  EXPECT_EQ(dropped.encode("xx"), Ids()) << "by the cache of words";
+  EXPECT_EQ(dropped.encode("a\nxxbc x"), Ids({97, 10, 98, 99, 32}));
+  EXPECT_EQ(dropped.encode(long_word), Ids({257}));
+  EXPECT_EQ(dropped.encode("aéb"), Ids({97, 169, 98}));
+  file["model"]["vocab"]["<unk>"] = 259;
+  file["model"]["unk_token"] = "<unk>";
+  file["model"]["fuse_unk"] = false;
+  const Tokenizer unknown = small(file);
+  EXPECT_EQ(unknown.encode("axb"), Ids({97, 259, 98}));
+  EXPECT_EQ(unknown.encode("a\nxxbc x"), Ids({97, 10, 259, 259, 98, 99, 32, 259}));
+  EXPECT_EQ(unknown.encode(long_word).size(), 61u);
+  EXPECT_EQ(unknown.encode("aéb"), Ids({97, 259, 169, 98}));
+  file["model"]["fuse_unk"] = true;
+  const Tokenizer fused = small(file);
+  EXPECT_EQ(fused.encode("xx"), Ids({259}));
+  EXPECT_EQ(fused.encode("a\nxxbc x"), Ids({97, 10, 259, 98, 99, 32, 259}));
+  EXPECT_EQ(fused.encode(long_word), Ids({259, 257}));
 }
 
 TEST(Tokenizer, ManyThreadsMayEncodeAtOnce) {

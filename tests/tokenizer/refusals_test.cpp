@@ -41,7 +41,7 @@ json added(const json& content, const json& id) {
 TEST(TokenizerRefusals, NotJson) {
   const std::string whole = small_json().dump();
   expect_refused("", "not valid JSON");
-  expect_refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "not valid JSON");
+  expect_refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer");
   expect_refused(whole.substr(0, whole.size() - 1), "not valid JSON");
   expect_refused(whole.substr(0, whole.size() / 2), "not valid JSON");
   expect_refused("{\"a\": \"\xFF\"}", "not valid JSON");
@@ -50,7 +50,7 @@ TEST(TokenizerRefusals, NotJson) {
   expect_refused("[]", "must be a JSON object");
   expect_refused("{}", "model: is missing");
   expect_refused(std::string(100000, '['), "nested deeper");
-  expect_refused("{\"model\":" + std::string(100, '[') + std::string(100, ']') + "}",
+  expect_refused("{\"model\":" + std::string(200, '[') + std::string(200, ']') + "}",
                  "nested deeper");
 }
 
@@ -77,8 +77,9 @@ TEST(TokenizerRefusals, Ids) {
   expect_refused_at("/model/vocab/ab", nullptr, "must be an integer");
   expect_refused_at("/model/vocab/ab", 257, "\"abc\" has the id 257 of \"ab\"");
   json file = small_json();
-  file["model"]["vocab"].erase("a");
-  expect_refused(file.dump(), "has no token for byte 97 (\"a\")");
+  file["model"]["vocab"].erase("x");
+  file["model"]["unk_token"] = "<unk>";
+  expect_refused(file.dump(), "model.unk_token: \"<unk>\" is not in model.vocab");
 }
 
 TEST(TokenizerRefusals, Merges) {
@@ -138,7 +139,12 @@ TEST(TokenizerRefusals, Steps) {
   expect_refused_at("/decoder", nullptr, "decoder: is missing");
   expect_refused_at("/decoder", {{"type", "Metaspace"}}, "decoder.type: \"Metaspace\"");
   expect_refused_at("/post_processor", {{"type", "BertProcessing"}},
-                    "post_processor.type: \"BertProcessing\"");
+                    "post_processor.cls: must be an array");
+  expect_refused_at("/post_processor",
+                    {{"type", "RobertaProcessing"}, {"cls", {"<s>", 999}}, {"sep", {"</s>", 1}}},
+                    "post_processor.cls[1]: there is no token 999");
+  expect_refused_at("/post_processor", {{"type", "Metaspace"}},
+                    "post_processor.type: \"Metaspace\"");
 }
 
 TEST(TokenizerRefusals, Templates) {
@@ -157,6 +163,9 @@ TEST(TokenizerRefusals, Templates) {
   refuse({special, text}, {-1}, "the id -1");
   refuse({special, text}, "1", "post_processor.special_tokens[\"<s>\"].ids: must be an array");
   refuse({{{"SpecialToken", {{"id", "<t>"}}}}, text}, {1}, "\"<t>\" is not declared");
+  const json marks = {{"type", "BertProcessing"}, {"cls", {"a", 97}}, {"sep", {"b", 98}}};
+  expect_refused_at("/post_processor", {{"type", "Sequence"}, {"processors", {marks, marks}}},
+                    "post_processor.processors[1]: a second processor that adds tokens");
 }
 
 TEST(TokenizerRefusals, Files) {

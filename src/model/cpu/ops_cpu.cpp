@@ -48,7 +48,9 @@ EngineCpu::EngineCpu(const Model& model_in, const CpuLayers& layers_in,
       layers(layers_in),
       context(context_in),
       parallel(parallel_of(context_in.pool())) {
-  for (const RopeShape& rope : model.ropes()) ropes.emplace_back(rope.rotary_dims, rope.theta);
+  for (const RopeShape& rope : model.ropes()) {
+    ropes.emplace_back(rope.rotary_dims, rope.theta, rope.scaling);
+  }
   const int64_t hidden = model.spec().hidden;
   mixed = arena.take_as<float>("scratch", limits.max_tokens * hidden);
   last = arena.take_as<float>("scratch", limits.max_logits * hidden);

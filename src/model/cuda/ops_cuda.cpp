@@ -76,7 +76,7 @@ EngineCuda::EngineCuda(const Model& model_in, const CudaLayers& layers_in, Arena
 void EngineCuda::prepare(const dev::CudaContext& context) {
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const RopeShape& rope = model.ropes()[i];
-    dev::rope_frequencies(context, rope.rotary_dims, rope.theta, frequencies[i]);
+    dev::rope_frequencies(context, rope.rotary_dims, rope.theta, frequencies[i], rope.scaling);
   }
   if (branch_workspace_ != nullptr) {
     branch = std::make_unique<BranchCuda>(context, branch_workspace_);
@@ -91,8 +91,9 @@ int64_t EngineCuda::n_saturated() const {
 }
 
 void OpsCuda::rope_angles(size_t rope, float* table) const {
-  dev::rope_angles(context(), engine_.frequencies[rope], engine_.model.ropes()[rope].rotary_dims,
-                   pass_.positions, pass_.n_tokens, table);
+  const RopeShape& shape = engine_.model.ropes()[rope];
+  dev::rope_angles(context(), engine_.frequencies[rope], shape.rotary_dims, pass_.positions,
+                   pass_.n_tokens, table, shape.scaling.attention_factor);
 }
 
 void OpsCuda::conv(size_t layer, const float* weight, const float* bias, ops::ConstMatrix x,

@@ -1,15 +1,18 @@
 #include "model/families/family.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "model/families/bounds.h"
+#include "model/families/names.h"
+#include "model/quantization.h"
 
 namespace replayssm {
 namespace {
 
 struct FamilyRow {
   const char* model_type;
-  ModelDescription (*describe)(const ConfigObject& config);
+  ModelDescription (*describe)(const ConfigObject& text);
 };
 constexpr FamilyRow kFamilies[] = {
     {"qwen3_5", describe_qwen3_5},         {"qwen3_5_text", describe_qwen3_5},
@@ -17,30 +20,117 @@ constexpr FamilyRow kFamilies[] = {
     {"qwen3_next", describe_qwen3_next},   {"nemotron_h", describe_nemotron_h},
 };
 
+constexpr const char* kTextFields[] = {"text_config", "llm_config", "language_config",
+                                       "thinker_config"};
+constexpr size_t kMaxNesting = 4;
+
+// The configuration and those nested in it down to the text model's, which comes last.
+std::vector<ConfigObject> chain_of(const ConfigObject& config) {
+  std::vector<ConfigObject> chain = {config};
+  while (chain.size() < kMaxNesting) {
+    const auto field =
+        std::find_if(std::begin(kTextFields), std::end(kTextFields),
+                     [&](const char* name) { return chain.back().has_object(name); });
+    if (field == std::end(kTextFields)) break;
+    chain.push_back(chain.back().object(*field));
+  }
+  return chain;
+}
+
+std::string plain_letters(const std::string& name) {
+  std::string out;
+  for (const char c : name) {
+    if (c >= 'A' && c <= 'Z') out += static_cast<char>(c - 'A' + 'a');
+    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) out += c;
+  }
+  return out;
+}
+
+// The family whose name a wrapper's begins with: "NemotronH_Nano_VL_V2" wraps nemotron_h.
+const FamilyRow* family_of_wrapper(const std::string& type) {
+  const FamilyRow* best = nullptr;
+  size_t best_length = 0;
+  for (const auto& family : kFamilies) {
+    const std::string letters = plain_letters(family.model_type);
+    if (!plain_letters(type).starts_with(letters) || letters.size() <= best_length) continue;
+    best = &family;
+    best_length = letters.size();
+  }
+  return best;
+}
+
+const FamilyRow& family_of(const std::vector<ConfigObject>& chain) {
+  for (auto config = chain.rbegin(); config != chain.rend(); ++config) {
+    if (!config->has("model_type")) continue;
+    const std::string type = config->text("model_type");
+    for (const auto& family : kFamilies) {
+      if (type == family.model_type) return family;
+    }
+    const FamilyRow* wrapped = config != chain.rbegin() ? family_of_wrapper(type) : nullptr;
+    if (wrapped != nullptr) return *wrapped;
+    std::string known;
+    for (const auto& family : kFamilies) {
+      known += concat(known.empty() ? "" : ", ", family.model_type);
+    }
+    config->refuse("model_type", "is '", type, "'; known are ", known);
+  }
+  chain.front().refuse("model_type", "is missing");
+}
+
+void add_ids(const std::vector<int32_t>& ids, std::vector<int32_t>& to) {
+  for (const int32_t id : ids) {
+    if (std::find(to.begin(), to.end(), id) == to.end()) to.push_back(id);
+  }
+}
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+ModelDescription describe_shape(const std::string& folder) {
+  ModelDescription out = describe_config(folder + "/config.json");
+  const std::string generation = folder + "/generation_config.json";
+  if (exists(generation)) {
+    add_ids(read_eos(ConfigObject::read_file(generation), out.spec.vocab), out.spec.eos_ids);
+  }
+  return out;
+}
+
 }  // namespace
 
-ModelDescription describe_config(const std::string& path) {
-  const ConfigObject config = ConfigObject::read_file(path);
-  const std::string type = config.text("model_type");
-  std::string known;
-  for (const auto& family : kFamilies) {
-    known += concat(known.empty() ? "" : ", ", family.model_type);
-    if (type != family.model_type) continue;
-    ModelDescription out = family.describe(config);
-    out.spec.model_type = type;
-    return out;
+ModelDescription describe_config(const ConfigObject& config) {
+  const std::vector<ConfigObject> chain = chain_of(config);
+  const FamilyRow& family = family_of(chain);
+  ModelDescription out = family.describe(chain.back());
+  out.spec.model_type = family.model_type;
+  out.names.wrapped = chain.size() > 1;
+  for (auto level = chain.rbegin(); level != chain.rend(); ++level) {
+    // The outer value wins, as in the code that publishes such files.
+    out.spec.tied = level->boolean_or("tie_word_embeddings", out.spec.tied);
+    add_ids(read_eos(*level, out.spec.vocab), out.spec.eos_ids);
   }
-  config.refuse("model_type", "is '", type, "'; known are ", known);
+  return out;
+}
+
+ModelDescription describe_config(const std::string& path) {
+  return describe_config(ConfigObject::read_file(path));
 }
 
 ModelDescription describe_model(const std::string& folder) {
-  ModelDescription out = describe_config(folder + "/config.json");
-  const std::string generation = folder + "/generation_config.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(generation, ignored)) {
-    const auto ids = read_eos(ConfigObject::read_file(generation), out.spec.vocab);
-    if (!ids.empty()) out.spec.eos_ids = ids;
+  ModelDescription out = describe_shape(folder);
+  if (TensorFiles::in_folder(folder)) {
+    const TensorFiles files = TensorFiles::open_folder(folder);
+    resolve_names(files, out.names);
+    check_formats(folder, files, out.names.skipped_prefixes);
   }
+  return out;
+}
+
+ModelDescription describe_model(const std::string& folder, const TensorFiles& files) {
+  ModelDescription out = describe_shape(folder);
+  resolve_names(files, out.names);
+  check_formats(folder, files, out.names.skipped_prefixes);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/safetensors.h"
 #include "model/spec.h"
 
 namespace replayssm {
@@ -36,7 +37,7 @@ struct MoeNames {
   std::string router, router_bias;
   std::string experts;  // prefix: "...experts." and then "3.up_proj.weight"
   // All experts in one tensor each, [expert, gate and up rows, in] and [expert, out, ff]: read
-  // instead where the file has them. Empty: the family has no such files.
+  // instead where the file has them.
   std::string fused_in, fused_down;
   MlpNames shared;
   std::string shared_gate;
@@ -51,8 +52,11 @@ struct MixerNames {
 // Runs beside ModelSpec: layers[i].mixers[j] has the names mixers[i][j], of the same alternative.
 struct TensorNames {
   std::string embedding, final_norm, lm_head;
+  bool wrapped = false;  // the text model is a part of the files: what stands beside it is skipped
   std::vector<std::vector<MixerNames>> mixers;
-  std::vector<std::string> skipped_prefixes;  // known parts of the file that are not run
+  // Of tensors that are not run: drafting layers, vision and audio parts, buffers. resolve_names()
+  // finds them.
+  std::vector<std::string> skipped_prefixes;
 };
 
 struct ModelDescription {
@@ -60,15 +64,23 @@ struct ModelDescription {
   TensorNames names;
 };
 
-ModelDescription describe_qwen3_5(const ConfigObject& config);
-ModelDescription describe_qwen3_5_moe(const ConfigObject& config);
-ModelDescription describe_qwen3_next(const ConfigObject& config);
-ModelDescription describe_nemotron_h(const ConfigObject& config);
+// One function for each family, of the configuration of the text model alone. Names are those of
+// the publishers' own text-only files.
+ModelDescription describe_qwen3_5(const ConfigObject& text);
+ModelDescription describe_qwen3_5_moe(const ConfigObject& text);
+ModelDescription describe_qwen3_next(const ConfigObject& text);
+ModelDescription describe_nemotron_h(const ConfigObject& text);
 
+// A configuration, whose text model may be nested in that of a vision or speech model.
+ModelDescription describe_config(const ConfigObject& config);
 // Reads one configuration file: a model's shape without its weights.
 ModelDescription describe_config(const std::string& path);
 
-// Reads config.json and, if there, generation_config.json (end-of-text ids) of a model folder.
+// A model folder: the shape by config.json, the end tokens by generation_config.json too, and,
+// where there are files of tensors, the names by these. Refuses tensors in a format that is not
+// read.
 ModelDescription describe_model(const std::string& folder);
+// The same with the folder's files at hand.
+ModelDescription describe_model(const std::string& folder, const TensorFiles& files);
 
 }  // namespace replayssm

@@ -94,7 +94,7 @@ void refuse_unsupported(const ConfigObject& config) {
   if (config.has("sliding_window")) config.refuse("sliding_window", "must be null");
   if (config.has("time_step_limit")) {
     const auto limit = config.numbers("time_step_limit");
-    if (limit.size() != 2 || limit[0] > 0.0 || limit[1] < 1e30) {
+    if (limit.size() != 2 || !(limit[0] <= 0.0 && limit[1] >= 1e30)) {
       config.refuse("time_step_limit", "asks for dt to be clamped; no published model does");
     }
   }
@@ -175,6 +175,8 @@ MixerNames mixer_names(Kind kind, const std::string& layer) {
   moe.router = at + "gate.weight";
   moe.router_bias = at + "gate.e_score_correction_bias";
   moe.experts = at + "experts.";
+  moe.fused_in = at + "experts.up_proj";
+  moe.fused_down = at + "experts.down_proj";
   moe.shared = {"", at + "shared_experts.up_proj.weight", at + "shared_experts.down_proj.weight"};
   moe.latent_in = at + "fc1_latent_proj.weight";
   moe.latent_out = at + "fc2_latent_proj.weight";
@@ -194,12 +196,10 @@ ModelDescription describe_nemotron_h(const ConfigObject& config) {
   spec.max_positions = config.integer("max_position_embeddings", 1, kMaxPositions);
   spec.norm_eps = static_cast<float>(config.number(eps, 0.0, 1.0));
   spec.tied = config.boolean_or("tie_word_embeddings", false);
-  spec.eos_ids = read_eos(config, spec.vocab);
 
   out.names.embedding = "backbone.embeddings.weight";
   out.names.final_norm = "backbone.norm_f.weight";
   out.names.lm_head = "lm_head.weight";
-  out.names.skipped_prefixes = {"mtp."};
 
   for (const Kind kind : read_kinds(config)) {
     const std::string layer = concat("backbone.layers.", spec.layers.size(), ".");

@@ -6,6 +6,7 @@
 
 #include "model/families/bounds.h"
 #include "model/families/family.h"
+#include "model/families/rope.h"
 
 namespace replayssm {
 namespace {
@@ -33,30 +34,8 @@ std::vector<bool> full_attention_layers(const ConfigObject& text) {
   return full;
 }
 
-// theta and the rotated share of a head, from rope_parameters or from the older flat fields.
-void read_rope(const ConfigObject& text, AttentionSpec& attention) {
-  const ConfigObject rope = text.has("rope_parameters") ? text.object("rope_parameters") : text;
-  const std::string type = rope.text_or("rope_type", "default");
-  if (type != "default") rope.refuse("rope_type", "is '", type, "'; only 'default' is supported");
-  if (text.has("rope_scaling")) {
-    const ConfigObject scaling = text.object("rope_scaling");
-    const std::string scaled = scaling.text_or("rope_type", "default");
-    if (scaled != "default" && scaled != "mrope") {
-      scaling.refuse("rope_type", "is '", scaled, "'; only 'default' is supported");
-    }
-  }
-  const ConfigObject& theta = rope.has("rope_theta") ? rope : text;
-  attention.rope_theta = theta.number("rope_theta", 1.0, 1e15);
-  const ConfigObject& partial = rope.has("partial_rotary_factor") ? rope : text;
-  const double factor = partial.number_or("partial_rotary_factor", 0.25, 0.0, 1.0);
-  attention.rotary_dims = static_cast<int32_t>(attention.head_dim * factor);
-  if (attention.rotary_dims % 2 != 0) {
-    partial.refuse("partial_rotary_factor", "gives an odd count of rotated dimensions, ",
-                   attention.rotary_dims, " of ", attention.head_dim);
-  }
-}
-
-AttentionSpec read_attention(const ConfigObject& text, float eps) {
+AttentionSpec read_attention(const ConfigObject& text, ModelSpec& spec) {
+  constexpr double kRotaryShare = 0.25;  // where the file names none
   if (text.boolean_or("attention_bias", false)) text.refuse("attention_bias", "must be false");
   if (!text.boolean_or("attn_output_gate", true)) text.refuse("attn_output_gate", "must be true");
   AttentionSpec attention;
@@ -67,10 +46,10 @@ AttentionSpec read_attention(const ConfigObject& text, float eps) {
     text.refuse("num_key_value_heads", "must divide num_attention_heads");
   }
   attention.qk_norm = true;
-  attention.qk_norm_eps = eps;
+  attention.qk_norm_eps = spec.norm_eps;
   attention.qk_norm_zero_centred = true;
   attention.output_gate = true;
-  read_rope(text, attention);
+  read_rope(text, kRotaryShare, attention, spec.max_positions);
   return attention;
 }
 
@@ -167,9 +146,7 @@ struct Variant {
   bool grouped_projections = false;  // of GDN, see GdnNames
 };
 
-ModelDescription describe(const ConfigObject& config, Variant variant) {
-  const bool nested = config.has("text_config");
-  const ConfigObject text = nested ? config.object("text_config") : config;
+ModelDescription describe(const ConfigObject& text, Variant variant) {
   const std::string act = text.text_or("hidden_act", "silu");
   if (act != "silu") text.refuse("hidden_act", "is '", act, "', must be silu");
 
@@ -180,19 +157,14 @@ ModelDescription describe(const ConfigObject& config, Variant variant) {
   spec.max_positions = text.integer("max_position_embeddings", 1, kMaxPositions);
   spec.norm_eps = static_cast<float>(text.number("rms_norm_eps", 0.0, 1.0));
   spec.zero_centred_norms = true;
-  // the outer value wins, as in the code that publishes such files
-  spec.tied =
-      config.boolean_or("tie_word_embeddings", text.boolean_or("tie_word_embeddings", false));
-  spec.eos_ids = read_eos(text.has("eos_token_id") ? text : config, spec.vocab);
+  spec.tied = text.boolean_or("tie_word_embeddings", false);
 
-  const std::string prefix = nested ? "model.language_model." : "model.";
+  const std::string prefix = "model.";
   out.names.embedding = prefix + "embed_tokens.weight";
   out.names.final_norm = prefix + "norm.weight";
   out.names.lm_head = "lm_head.weight";
-  out.names.skipped_prefixes = {"mtp."};
-  if (nested) out.names.skipped_prefixes.push_back("model.visual.");
 
-  const AttentionSpec attention = read_attention(text, spec.norm_eps);
+  const AttentionSpec attention = read_attention(text, spec);
   const GdnSpec gdn = read_gdn(text, spec.norm_eps);
   const std::vector<bool> full = full_attention_layers(text);
   std::vector<bool> experts(full.size());
@@ -218,14 +190,14 @@ ModelDescription describe(const ConfigObject& config, Variant variant) {
 
 }  // namespace
 
-ModelDescription describe_qwen3_5(const ConfigObject& config) { return describe(config, {}); }
+ModelDescription describe_qwen3_5(const ConfigObject& text) { return describe(text, {}); }
 
-ModelDescription describe_qwen3_5_moe(const ConfigObject& config) {
-  return describe(config, {.experts = true});
+ModelDescription describe_qwen3_5_moe(const ConfigObject& text) {
+  return describe(text, {.experts = true});
 }
 
-ModelDescription describe_qwen3_next(const ConfigObject& config) {
-  return describe(config, {.experts = true, .grouped_projections = true});
+ModelDescription describe_qwen3_next(const ConfigObject& text) {
+  return describe(text, {.experts = true, .grouped_projections = true});
 }
 
 }  // namespace replayssm

@@ -23,8 +23,9 @@ size_t home_slot(uint64_t pair, int shift) { return (pair * 0x9E3779B97F4A7C15UL
 
 }  // namespace
 
-Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<Merge>& merges)
-    : byte_ids_(byte_ids) {
+Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<Merge>& merges,
+         int32_t unknown, bool fuse_unknown)
+    : byte_ids_(byte_ids), unknown_(unknown), fuse_unknown_(fuse_unknown) {
   const size_t n_slots = std::bit_ceil(merges.size() * 2 + 2);
   slots_.assign(n_slots, {kEmpty, kNoRank, kNoToken});
   shift_ = 64 - std::countr_zero(n_slots);
@@ -52,14 +53,28 @@ void Bpe::encode(std::string_view word, std::vector<int32_t>& out) const {
   }
 }
 
+size_t Bpe::byte_tokens(std::string_view word, int32_t* ids) const {
+  size_t n = 0;
+  bool after_unknown = false;
+  for (const char c : word) {
+    const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
+    const bool known = id != kNoToken;
+    if (known) {
+      ids[n++] = id;
+    } else if (unknown_ != kNoToken && !(after_unknown && fuse_unknown_)) {
+      ids[n++] = unknown_;
+    }
+    after_unknown = !known;
+  }
+  return n;
+}
+
 void Bpe::encode_short(std::string_view word, std::vector<int32_t>& out) const {
   // ranks[i] and merged[i] tell of the pair (ids[i], ids[i + 1]).
   int32_t ids[kShortWord];
   int32_t ranks[kShortWord];
   int32_t merged[kShortWord];
-  size_t n = word.size();
-  if (n == 0) return;
-  for (size_t i = 0; i < n; ++i) ids[i] = byte_ids_[static_cast<uint8_t>(word[i])];
+  size_t n = byte_tokens(word, ids);
   const auto look_up = [&](size_t i) {
     const Slot* slot = find(ids[i], ids[i + 1]);
     ranks[i] = slot ? slot->rank : kNoRank;
@@ -91,7 +106,7 @@ void Bpe::encode_short(std::string_view word, std::vector<int32_t>& out) const {
 
 void Bpe::encode_long(std::string_view word, std::vector<int32_t>& out) const {
   REPLAYSSM_CHECK(word.size() < static_cast<size_t>(kNoRank), word.size());
-  // A linked list of symbols, each at the place of its first byte, and a heap of candidate merges.
+  // A linked list of symbols, and a heap of candidate merges.
   struct Symbol {
     int32_t id;
     int32_t previous;
@@ -107,10 +122,12 @@ void Bpe::encode_long(std::string_view word, std::vector<int32_t>& out) const {
     }
   };
   constexpr int32_t kEnd = -1;
-  const auto n = static_cast<int32_t>(word.size());
-  std::vector<Symbol> symbols(word.size());
+  std::vector<int32_t> ids(word.size());
+  const auto n = static_cast<int32_t>(byte_tokens(word, ids.data()));
+  if (n == 0) return;
+  std::vector<Symbol> symbols(static_cast<size_t>(n));
   for (int32_t i = 0; i < n; ++i) {
-    symbols[i] = {byte_ids_[static_cast<uint8_t>(word[i])], i - 1, i + 1 < n ? i + 1 : kEnd};
+    symbols[i] = {ids[static_cast<size_t>(i)], i - 1, i + 1 < n ? i + 1 : kEnd};
   }
   std::vector<Candidate> candidates;
   candidates.reserve(word.size());

@@ -56,7 +56,7 @@ class ScratchPool {
 struct Tokenizer::State {
   explicit State(TokenizerSpec parsed)
       : spec(std::move(parsed)),
-        bpe(spec.byte_ids, spec.merges),
+        bpe(spec.byte_ids, spec.merges, spec.unknown, spec.fuse_unknown),
         pre_tokenizer(spec.pre_tokenizer),
         raw_added(spec.added, false, spec.normalization),
         normalized_added(spec.added, true, spec.normalization) {
@@ -122,7 +122,7 @@ class Encoder final : public WordSink {
     const size_t begin = out_.size();
     state_.bpe.encode(word, out_);
     const std::span<const int32_t> fresh = std::span(out_).subspan(begin);
-    if (fresh.size() <= WordCache::kMaxTokens) cache_.put(word, fresh);
+    if (!fresh.empty() && fresh.size() <= WordCache::kMaxTokens) cache_.put(word, fresh);
   }
 
  private:
@@ -186,6 +186,14 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
     }
   }
   state_->scratches.give_back(std::move(scratch));
+  return out;
+}
+
+std::vector<int32_t> Tokenizer::encode_prompt(std::string_view text) const {
+  std::vector<int32_t> out = state_->spec.prefix;
+  const std::vector<int32_t> ids = encode(text);
+  out.insert(out.end(), ids.begin(), ids.end());
+  out.insert(out.end(), state_->spec.suffix.begin(), state_->spec.suffix.end());
   return out;
 }
 

@@ -16,10 +16,11 @@ namespace replayssm::model {
 
 // Immutable once loaded; every const function may be called by many threads at once.
 //
-// Taken: BPE over bytes; normalizer NFC; pre-tokenizers Split, ByteLevel, Digits, Punctuation and
-// sequences of them with one ByteLevel; decoder ByteLevel; added tokens with all their flags.
-// Whatever else is met is refused at load. `truncation` and `padding` are not applied: how much of
-// a prompt counts is not the tokenizer's to say.
+// Taken: BPE over bytes, of which the vocabulary may lack some; normalizer NFC; pre-tokenizers
+// Split, ByteLevel, Digits, Punctuation and sequences of them with one ByteLevel; decoder
+// ByteLevel; added tokens with all their flags. Whatever else is met is refused at load.
+// `truncation` and `padding` are not applied: how much of a prompt counts is not the tokenizer's to
+// say.
 class Tokenizer {
  public:
   // Reads a tokenizer.json. Throws Error with one line that names the file, the field and the
@@ -38,6 +39,9 @@ class Tokenizer {
   // found either way. Adds neither prefix_ids() nor suffix_ids(). Throws Error only if the split
   // pattern of the file exceeds PCRE2's limits on this text, or the text exceeds 1 GiB.
   std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const;
+
+  // encode(text) between prefix_ids() and suffix_ids(): a whole text that no chat template wrote.
+  std::vector<int32_t> encode_prompt(std::string_view text) const;
 
   // The bytes of the tokens, one after another; with `skip_special`, of those not special. They
   // need not be valid UTF-8: a token may end inside a character, and a model may write nonsense.

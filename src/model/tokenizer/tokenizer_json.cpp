@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cctype>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_file.h"
 #include "core/utf8.h"
 #include "model/tokenizer/byte_level.h"
 #include "model/tokenizer/split_pattern.h"
@@ -17,7 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxId = (1 << 22) - 1;  // bounds the tables indexed by id
 constexpr size_t kMaxPatternBytes = 16 << 10;
 constexpr size_t kMaxAddedTokenBytes = 1 << 10;
@@ -36,25 +35,6 @@ std::string quote(std::string_view text) {
     }
   }
   return out + (text.size() > kQuotedBytes ? "...\"" : "\"");
-}
-
-// The parser itself does not recurse, but what walks over the result may.
-void check_depth(std::string_view text, const std::string& name) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) fail(name, ": nested deeper than ", kMaxDepth, " at byte ", i);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
 }
 
 // A value together with the path to it, for messages.
@@ -156,9 +136,9 @@ class SpecReader {
     }
     const Field dropout = model.get("dropout");
     if (!dropout.is_null() && dropout.value() != 0) dropout.refuse("is not supported");
-    // An unknown token needs no care: it stands for bytes without a token, and there are none.
     spec_.ignore_merges = model.get("ignore_merges").flag(false);
     read_vocab(model.get("vocab"));
+    read_unknown(model);
     read_merges(model.get("merges"));
   }
 
@@ -191,12 +171,21 @@ class SpecReader {
     for (int byte = 0; byte < 256; ++byte) {
       const auto it = ids_.find(byte_char(static_cast<uint8_t>(byte)));
       spec_.byte_ids[byte] = it == ids_.end() ? Bpe::kNoToken : it->second;
-      const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
-      if (it == ids_.end() && in_utf8) {
-        vocab.refuse("has no token for byte ", byte, " (", quote(byte_char(byte)),
-                     "); only byte-level BPE with all bytes is supported");
-      }
     }
+  }
+
+  // What stands for bytes without a token; without such they are dropped.
+  void read_unknown(const Field& model) {
+    const Field unknown = model.get("unk_token");
+    if (unknown.is_null() || unknown.text().empty()) return;
+    const auto it = ids_.find(unknown.text());
+    const bool needed = std::find(spec_.byte_ids.begin(), spec_.byte_ids.end(), Bpe::kNoToken) !=
+                        spec_.byte_ids.end();
+    if (it == ids_.end() && needed) {
+      unknown.refuse(quote(unknown.text()), " is not in model.vocab, which lacks bytes");
+    }
+    if (it != ids_.end()) spec_.unknown = it->second;
+    spec_.fuse_unknown = model.get("fuse_unk").flag(false);
   }
 
   void read_merges(const Field& merges) {
@@ -349,19 +338,44 @@ class SpecReader {
   void read_post_processor(const Field& processor) {
     if (processor.is_null()) return;
     const Field type = processor.get("type");
-    type.expect_one_of({"ByteLevel", "TemplateProcessing", "Sequence"});
+    type.expect_one_of(
+        {"ByteLevel", "TemplateProcessing", "BertProcessing", "RobertaProcessing", "Sequence"});
     if (type.text() == "Sequence") {
       for (const Field& item : processor.get("processors").items()) read_post_processor(item);
     } else if (type.text() == "TemplateProcessing") {
       read_template(processor);
+    } else if (type.text() != "ByteLevel") {
+      const int32_t begin = mark_id(processor.get("cls")), end = mark_id(processor.get("sep"));
+      put_marks(processor, {begin}, {end});
     }
+  }
+
+  void put_marks(const Field& processor, std::vector<int32_t> before, std::vector<int32_t> behind) {
+    if (has_marks_) processor.refuse("a second processor that adds tokens is not supported");
+    has_marks_ = true;
+    spec_.prefix = std::move(before);
+    spec_.suffix = std::move(behind);
+  }
+
+  int32_t known_id(const Field& id) const {
+    const int32_t token = id.id();
+    if (static_cast<size_t>(token) >= taken_.size() || !taken_[token]) {
+      id.refuse("there is no token ", token);
+    }
+    return token;
+  }
+
+  // [text, id] of BertProcessing and RobertaProcessing.
+  int32_t mark_id(const Field& pair) const {
+    const std::vector<Field> items = pair.items();
+    if (items.size() != 2) pair.refuse("must be [token, id]");
+    return known_id(items[1]);
   }
 
   // The pattern for one text: special tokens round one Sequence.
   void read_template(const Field& processor) {
     const Field single = processor.get("single");
-    if (has_template_) processor.refuse("a second TemplateProcessing is not supported");
-    has_template_ = true;
+    std::vector<int32_t> before, behind;
     bool seen_text = false;
     for (const Field& piece : single.items()) {
       const Field special = piece.get("SpecialToken");
@@ -378,14 +392,11 @@ class SpecReader {
       if (it == table.value().end()) special.refuse(quote(name), " is not declared");
       const Field entry(*it, concat(table.path(), "[", quote(name), "]"));
       for (const Field& id : entry.get("ids").items()) {
-        const int32_t token = id.id();
-        if (static_cast<size_t>(token) >= taken_.size() || !taken_[token]) {
-          id.refuse("there is no token ", token);
-        }
-        (seen_text ? spec_.suffix : spec_.prefix).push_back(token);
+        (seen_text ? behind : before).push_back(known_id(id));
       }
     }
     if (!seen_text) single.refuse("has no Sequence");
+    put_marks(processor, std::move(before), std::move(behind));
   }
 
   const Field root_;
@@ -393,7 +404,7 @@ class SpecReader {
   std::vector<bool> taken_;                            // by id
   std::unordered_map<std::string_view, int32_t> ids_;  // the keys are in the JSON
   bool has_byte_level_ = false;
-  bool has_template_ = false;
+  bool has_marks_ = false;
 };
 
 }  // namespace
@@ -402,17 +413,7 @@ TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& nam
   if (text.size() > kMaxTokenizerJsonBytes) {
     fail(name, ": ", text.size(), " bytes are more than the ", kMaxTokenizerJsonBytes, " allowed");
   }
-  check_depth(text, name);
-  json root;
-  try {
-    root = json::parse(text);
-  } catch (const json::parse_error& error) {
-    // Its text may quote the file; the place says enough.
-    fail(name, ": not valid JSON at byte ", error.byte);
-  } catch (const json::out_of_range&) {
-    fail(name, ": holds a number out of range");
-  }
-  if (!root.is_object()) fail(name, ": must be a JSON object");
+  const json root = parse_json_file(text, name);
   return SpecReader(Field(root, name + ":")).read();
 }
 

@@ -36,9 +36,11 @@ struct PreTokenizerStep {
 };
 
 struct TokenizerSpec {
-  std::vector<std::string> tokens;  // by id, as in the file; empty where the vocabulary has a gap
-  std::vector<bool> in_model;       // by id: the token is of the model's own vocabulary
-  std::array<int32_t, 256> byte_ids;
+  std::vector<std::string> tokens;    // by id, as in the file; empty where the vocabulary has a gap
+  std::vector<bool> in_model;         // by id: the token is of the model's own vocabulary
+  std::array<int32_t, 256> byte_ids;  // Bpe::kNoToken: the vocabulary lacks the byte
+  int32_t unknown = Bpe::kNoToken;    // stands for such bytes; kNoToken: they are dropped
+  bool fuse_unknown = false;          // for several in a row but once
   std::vector<Merge> merges;
   bool ignore_merges = false;  // a word that is a token is that token
   Normalization normalization = Normalization::kNone;

@@ -1,7 +1,6 @@
 #include "ops/rope.h"
 
 #include <cmath>
-#include <utility>
 
 #include "core/error.h"
 #include "ops/cpu/dispatch.h"
@@ -15,15 +14,9 @@ constexpr int64_t kAngleWork = 64;
 
 }  // namespace
 
-Rope::Rope(int32_t rotary_dims, double theta) {
-  REPLAYSSM_CHECK(rotary_dims >= 0 && rotary_dims % 2 == 0, rotary_dims, " rotary dims");
-  for (int32_t i = 0; i < rotary_dims / 2; ++i) {
-    frequencies_.push_back(std::pow(theta, -2.0 * i / rotary_dims));
-  }
-}
-
-Rope::Rope(std::vector<double> inverse_frequencies)
-    : frequencies_(std::move(inverse_frequencies)) {}
+Rope::Rope(int32_t rotary_dims, double theta, const RopeScaling& scaling)
+    : frequencies_(rope_frequencies(rotary_dims, theta, scaling)),
+      factor_(scaling.attention_factor) {}
 
 void Rope::angles(const Context& context, const int64_t* positions, int64_t n_tokens,
                   float* table) const {
@@ -33,8 +26,8 @@ void Rope::angles(const Context& context, const int64_t* positions, int64_t n_to
       float* row = table + t * 2 * n_pairs;
       for (int64_t i = 0; i < n_pairs; ++i) {
         const double angle = static_cast<double>(positions[t]) * frequencies_[i];
-        row[i] = static_cast<float>(std::cos(angle));
-        row[n_pairs + i] = static_cast<float>(std::sin(angle));
+        row[i] = static_cast<float>(factor_ * std::cos(angle));
+        row[n_pairs + i] = static_cast<float>(factor_ * std::sin(angle));
       }
     }
   });

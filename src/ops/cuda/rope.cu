@@ -1,4 +1,3 @@
-#include <cmath>
 #include <vector>
 
 #include "ops/cuda/device.cuh"
@@ -11,15 +10,15 @@ constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads)
     angles_kernel(const double* frequencies, int64_t n_pairs, const int64_t* positions,
-                  int64_t n_tokens, float* table) {
+                  int64_t n_tokens, double factor, float* table) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n_tokens * n_pairs) return;
   const int64_t token = i / n_pairs, pair = i % n_pairs;
   double sine, cosine;
   sincos(static_cast<double>(positions[token]) * frequencies[pair], &sine, &cosine);
   float* const row = table + token * 2 * n_pairs;
-  row[pair] = static_cast<float>(cosine);
-  row[n_pairs + pair] = static_cast<float>(sine);
+  row[pair] = static_cast<float>(factor * cosine);
+  row[n_pairs + pair] = static_cast<float>(factor * sine);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -40,12 +39,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void rope_frequencies(const CudaContext& context, int32_t rotary_dims, double theta,
-                      double* frequencies) {
-  REPLAYSSM_CHECK(rotary_dims >= 0 && rotary_dims % 2 == 0, rotary_dims, " rotary dims");
-  std::vector<double> host;
-  for (int32_t i = 0; i < rotary_dims / 2; ++i) {
-    host.push_back(std::pow(theta, -2.0 * i / rotary_dims));
-  }
+                      double* frequencies, const RopeScaling& scaling) {
+  const std::vector<double> host = ops::rope_frequencies(rotary_dims, theta, scaling);
   cudaError_t error = cudaMemcpyAsync(frequencies, host.data(), host.size() * sizeof(double),
                                       cudaMemcpyHostToDevice, context.stream());
   if (error == cudaSuccess) error = cudaStreamSynchronize(context.stream());
@@ -53,11 +48,12 @@ void rope_frequencies(const CudaContext& context, int32_t rotary_dims, double th
 }
 
 void rope_angles(const CudaContext& context, const double* frequencies, int32_t rotary_dims,
-                 const int64_t* positions, int64_t n_tokens, float* table) {
+                 const int64_t* positions, int64_t n_tokens, float* table,
+                 double attention_factor) {
   const int64_t n_pairs = rotary_dims / 2;
   if (n_tokens * n_pairs == 0) return;
   angles_kernel<<<blocks_for(n_tokens * n_pairs, kThreads), kThreads, 0, context.stream()>>>(
-      frequencies, n_pairs, positions, n_tokens, table);
+      frequencies, n_pairs, positions, n_tokens, attention_factor, table);
   check_launch("rope_angles");
 }
 

@@ -1,12 +1,14 @@
 #include "server/chat/chat_template.h"
 
-#include <filesystem>
-
 #include "core/text_file.h"
+#include "model/tokenizer/special_tokens.h"
 #include "server/api_error.h"
+#include "server/chat/find_template.h"
 
 namespace replayssm::server {
 namespace {
+
+constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
 
 // All system messages as one, in front.
 Json joined_system(const Json& messages) {
@@ -30,31 +32,6 @@ bool has_late_system(const Json& messages) {
     if (messages[i].at("role") == "system") return true;
   }
   return false;
-}
-
-// A token of tokenizer_config.json: a string, or an object that holds one.
-std::string special_token(const Json& config, const char* name) {
-  const auto at = config.find(name);
-  if (at == config.end()) return {};
-  if (at->is_string()) return at->get<std::string>();
-  if (at->is_object() && at->contains("content") && at->at("content").is_string()) {
-    return at->at("content").get<std::string>();
-  }
-  return {};
-}
-
-// "chat_template": a string, or a list of named ones.
-std::string template_of(const Json& config) {
-  const auto at = config.find("chat_template");
-  if (at == config.end()) return {};
-  if (at->is_string()) return at->get<std::string>();
-  if (!at->is_array()) return {};
-  for (const Json& entry : *at) {
-    if (entry.is_object() && entry.value("name", "") == "default") {
-      return entry.value("template", "");
-    }
-  }
-  return {};
 }
 
 }  // namespace
@@ -84,6 +61,9 @@ std::string ChatTemplate::render_once(const Json& messages, const Json& tools,
 
 std::string ChatTemplate::render(const Json& messages, const Json& tools, const Options& options,
                                  Warnings& warnings) const {
+  if (for_tools_ != nullptr && !tools.empty()) {
+    return for_tools_->render(messages, tools, options, warnings);
+  }
   try {
     try {
       return render_once(messages, tools, options);
@@ -102,31 +82,38 @@ std::string ChatTemplate::render(const Json& messages, const Json& tools, const 
   }
 }
 
+std::string ChatTemplate::turn_end() const {
+  constexpr std::string_view kWords = "an answer of this model";
+  const Json messages = {{{"role", "user"}, {"content", "x"}},
+                         {{"role", "assistant"}, {"content", kWords}}};
+  Options options;
+  options.add_generation_prompt = false;
+  try {
+    const std::string text = render_once(messages, Json::array(), options);
+    const size_t at = text.rfind(kWords);
+    return at == text.npos ? std::string() : text.substr(at + kWords.size());
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
                                                        const std::string& file) {
-  constexpr size_t kMaxBytes = size_t{4} << 20;
-  const std::string config_path = folder + "/tokenizer_config.json";
-  Json config = Json::object();
-  if (std::filesystem::exists(config_path)) {
-    try {
-      config = parse_json(read_text_file(config_path));
-    } catch (const Error& e) {
-      const std::string what = e.what();
-      fail(what.find(config_path) == std::string::npos ? config_path + ": " : "", what);
-    }
-    if (!config.is_object()) fail(config_path, ": must hold an object");
-  }
-  std::string name = file.empty() ? folder + "/chat_template.jinja" : file;
-  std::string source;
-  if (!file.empty() || std::filesystem::exists(name)) {
-    source = read_text_file(name, kMaxBytes);
+  FoundTemplates found;
+  if (file.empty()) {
+    found = find_templates(folder);
   } else {
-    name = config_path + ": chat_template";
-    source = template_of(config);
-    if (source.empty()) return nullptr;
+    found.chat = {read_text_file(file, kMaxTemplateBytes), file};
   }
-  return std::make_shared<ChatTemplate>(source, name, special_token(config, "bos_token"),
-                                        special_token(config, "eos_token"));
+  if (found.chat.text.empty()) return nullptr;
+  const auto tokens = model::read_special_tokens(folder);
+  auto chat =
+      std::make_shared<ChatTemplate>(found.chat.text, found.chat.name, tokens.bos, tokens.eos);
+  if (!found.tools.text.empty()) {
+    chat->use_for_tools(
+        std::make_shared<ChatTemplate>(found.tools.text, found.tools.name, tokens.bos, tokens.eos));
+  }
+  return chat;
 }
 
 }  // namespace replayssm::server

@@ -34,7 +34,14 @@ class ChatTemplate {
   std::string render(const Json& messages, const Json& tools, const Options& options,
                      Warnings& warnings) const;
 
-  ToolStyle tool_style() const { return tool_style_; }
+  // What the template writes behind an answer, as "<|im_end|>\n"; empty if it writes nothing or
+  // cannot be rendered without a request.
+  std::string turn_end() const;
+
+  // Another template, for requests with tools.
+  void use_for_tools(std::shared_ptr<const ChatTemplate> other) { for_tools_ = std::move(other); }
+
+  ToolStyle tool_style() const { return for_tools_ ? for_tools_->tool_style_ : tool_style_; }
   bool knows_reasoning() const { return template_.mentions("<think>"); }
 
  private:
@@ -44,10 +51,11 @@ class ChatTemplate {
   const std::string bos_token_;
   const std::string eos_token_;
   ToolStyle tool_style_ = ToolStyle::kJson;
+  std::shared_ptr<const ChatTemplate> for_tools_;
 };
 
-// The template of a model folder: chat_template.jinja, else tokenizer_config.json's; null if there
-// is none. `file`, if not empty, takes its place. Throws Error naming the file.
+// The template of a model folder (find_template.h says which); null if there is none. `file`, if
+// not empty, takes its place. Throws Error naming the file.
 std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
                                                        const std::string& file);
 

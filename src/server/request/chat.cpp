@@ -172,7 +172,7 @@ ChatPrompt render(const Json& messages, const Json& tools, const ChatTemplate::O
   }
   ChatPrompt prompt;
   prompt.text = model.chat_template->render(messages, tools, options, warnings);
-  prompt.ids = model.encode(prompt.text, "messages");
+  prompt.ids = model.encode(prompt.text, false, "messages");
   return prompt;
 }
 

@@ -7,12 +7,15 @@ namespace {
 
 constexpr size_t kMaxPrompts = 128;
 
-std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedModel& model) {
+std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedModel& model,
+                                                bool continues) {
+  // What goes on from a session lies in the middle of a text.
+  const bool special = fields.boolean("add_special_tokens").value_or(!continues);
   const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) refuse("prompt", "is missing");
   std::vector<std::vector<int32_t>> prompts;
   if (prompt->is_string()) {
-    prompts.push_back(model.encode(prompt->get_ref<const std::string&>(), "prompt"));
+    prompts.push_back(model.encode(prompt->get_ref<const std::string&>(), special, "prompt"));
   } else if (!prompt->is_array() || prompt->empty()) {
     refuse("prompt", "must be a string, a list of token ids, or a list of either");
   } else if (prompt->front().is_number()) {
@@ -23,7 +26,7 @@ std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedMode
     }
     for (const Json& item : *prompt) {
       if (item.is_string()) {
-        prompts.push_back(model.encode(item.get_ref<const std::string&>(), "prompt"));
+        prompts.push_back(model.encode(item.get_ref<const std::string&>(), special, "prompt"));
       } else if (item.is_array()) {
         prompts.push_back(token_ids_of(item, "prompt", model.vocab));
       } else {
@@ -41,7 +44,7 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model, b
   Fields fields(body, "");
   request.common = parse_common(fields, model, test_hooks);
   GenerationRequest& engine = request.common.engine;
-  request.prompts = parse_prompts(fields, model);
+  request.prompts = parse_prompts(fields, model, !engine.session.empty());
   if (request.prompts.size() * static_cast<size_t>(engine.n) > kMaxChoices) {
     refuse("n", concat("n times the number of prompts is more than ", kMaxChoices));
   }
