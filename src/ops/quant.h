@@ -22,11 +22,9 @@
 #include <functional>
 #include <vector>
 
-namespace replayssm::ops {
+#include "ops/quant_kinds.h"
 
-enum class Codes : uint8_t { kNibble, kInt6, kInt8, kE4m3 };
-enum class GroupScale : uint8_t { kNone, kF16, kBF16, kF32, kU8, kI8, kE4m3, kE8m0 };
-enum class GroupMin : uint8_t { kNone, kAdded, kSuper, kZero };
+namespace replayssm::ops {
 
 constexpr int64_t kSuperBlock = 256;
 
