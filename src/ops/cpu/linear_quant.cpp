@@ -10,6 +10,7 @@ namespace replayssm::ops {
 namespace {
 
 constexpr int64_t kPanel = 64;
+constexpr int64_t kOverRead = 64;  // kernels read a byte behind the last code
 constexpr int64_t kForkProducts = int64_t{1} << 16;
 
 static_assert(kQuantScratchBytes <= static_cast<int64_t>(Context::kScratchBytes));
@@ -103,7 +104,9 @@ QuantFunction function_for(const Context& context, bool x_bf16) {
 void check_format(const QuantFormat& f) {
   const bool group = f.group == 16 || f.group == 32 || f.group == 64 || f.group == 128;
   REPLAYSSM_CHECK(group, f.group);
-  REPLAYSSM_CHECK(f.scale != GroupScale::kNone || (f.min == GroupMin::kNone && !f.super), "no scale");
+  const bool bytes = f.codes == Codes::kInt8 || f.codes == Codes::kE4m3;
+  REPLAYSSM_CHECK(f.scale != GroupScale::kNone || (bytes && f.min == GroupMin::kNone && !f.super),
+                  "no scale");
   REPLAYSSM_CHECK(f.min != GroupMin::kSuper || f.super, "a min without its super scale");
 }
 
@@ -122,7 +125,7 @@ QuantPanels::QuantPanels(const QuantMatrix& matrix, ThreadPool* pool)
   const Layout layout(format, n_in);
   const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
   panel_bytes = layout.panel_bytes();
-  weight = Buffer(static_cast<size_t>(n_panels * panel_bytes));
+  weight = Buffer(static_cast<size_t>(n_panels * panel_bytes + kOverRead));
   if (format.output_scale) output_scale = Buffer(static_cast<size_t>(n_panels * kPanel) * 4);
   const int64_t scale_bytes = format.scale_bytes(), min_bytes = format.min_bytes();
   const auto pack_panel = [&](int64_t panel, int) {

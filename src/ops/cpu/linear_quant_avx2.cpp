@@ -17,9 +17,7 @@ using Operand = V;
 using DecodedWeight = Fp32Weight;
 constexpr int64_t kStep = 1;
 template <int kRows>
-constexpr int kQuantVectors = kRows <= 2   ? 4
-                              : kRows <= 4 ? 2
-                                           : 1;
+constexpr int kQuantVectors = kRows <= 4 ? 2 : 1;
 
 inline __m128i load_8(const char* p) {
   return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
@@ -51,24 +49,31 @@ inline void store_operand(char* to, Operand w) { store(reinterpret_cast<float*>(
 struct Nibble {
   static constexpr int kUnit = 8;
   static constexpr int64_t kUnitBytes = 256;
+  static constexpr float kFactor = 0x1p-24f;
   struct Tables {
     __m256i bytes;
+    __m256i to_top[4];
     explicit Tables(const QuantTables* tables)
-        : bytes(_mm256_load_si256(reinterpret_cast<const __m256i*>(tables->bytes))) {}
+        : bytes(_mm256_load_si256(reinterpret_cast<const __m256i*>(tables->bytes))) {
+      for (int b = 0; b < 4; ++b) {
+        const U from = U{0, 4, 8, 12, 0, 4, 8, 12} + static_cast<uint32_t>(b);
+        to_top[b] = (__m256i)(from << 24 | 0x808080u);
+      }
+    }
   };
-  // Values as bytes: of nibbles 0, 2, 4, 6 of each word, and of 1, 3, 5, 7.
+  // Values as bytes: of nibbles 0, 2, 4, 6 of each word, and of 1, 3, 5, 7. One at a time goes to
+  // the top of its word, so that the number that the word converts to is larger by 2^24.
   struct Unit {
-    U values[2];
+    __m256i values[2];
     void load(const Tables& t, const char* unit, int64_t column) {
       const U words = (U)load_pairs(unit + 4 * column);
       const U mask = U{} + 0x0f0f0f0fu;
-      values[0] = (U)_mm256_shuffle_epi8(t.bytes, (__m256i)(words & mask));
-      values[1] = (U)_mm256_shuffle_epi8(t.bytes, (__m256i)((words >> 4) & mask));
+      values[0] = _mm256_shuffle_epi8(t.bytes, (__m256i)(words & mask));
+      values[1] = _mm256_shuffle_epi8(t.bytes, (__m256i)((words >> 4) & mask));
     }
-    Operand operand(const Tables&, int s) const {
+    Operand operand(const Tables& t, int s) const {
       const int nibble = s / 2 + 4 * (s % 2);
-      const U up = values[nibble % 2] << (24 - 8 * (nibble / 2));
-      return _mm256_cvtepi32_ps((__m256i)((I)up >> 24));
+      return _mm256_cvtepi32_ps(_mm256_shuffle_epi8(values[nibble % 2], t.to_top[nibble / 2]));
     }
   };
 };
@@ -80,6 +85,7 @@ struct NoTables {
 struct Int6 {
   static constexpr int kUnit = 16;
   static constexpr int64_t kUnitBytes = 768;
+  static constexpr float kFactor = 0x1p-26f;
   using Tables = NoTables;
   struct Unit {
     U low[2], high;
@@ -88,13 +94,13 @@ struct Int6 {
       low[1] = (U)load_pairs(unit + 256 + 4 * column);
       high = (U)load_pairs(unit + 512 + 4 * column);
     }
-    // The code in the upper bits, then down with its sign.
+    // The code in the upper bits: larger by 2^26.
     Operand operand(const Tables&, int s) const {
       const int nibble = s % 2 == 0 ? 2 * (s % 8) : 14 + 2 * (s % 8);
       const int two = s % 2 == 0 ? s : 15 + s;
       const U l = (low[s / 8] << (28 - nibble)) >> 2, h = high << (30 - two);
       const U code = (l & 0x3c000000u) | (h & 0xc0000000u);
-      return _mm256_cvtepi32_ps((__m256i)((I)code >> 26));
+      return _mm256_cvtepi32_ps((__m256i)code);
     }
   };
 };
@@ -102,6 +108,7 @@ struct Int6 {
 struct Int8 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = NoTables;
   struct Unit {
     const char* at;
@@ -113,6 +120,7 @@ struct Int8 {
 struct E4m3 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = NoTables;
   struct Unit {
     __m128i pairs;

@@ -26,6 +26,7 @@ inline void store_operand(char* to, Operand w) { _mm512_storeu_ps(to, w); }
 struct Nibble {
   static constexpr int kUnit = 8;
   static constexpr int64_t kUnitBytes = 256;
+  static constexpr float kFactor = 1.0f;
   struct Tables {
     V values;
     explicit Tables(const QuantTables* tables) : values(_mm512_load_ps(tables->fp32)) {}
@@ -46,6 +47,7 @@ struct Nibble {
 struct Int6 {
   static constexpr int kUnit = 16;
   static constexpr int64_t kUnitBytes = 768;
+  static constexpr float kFactor = 0x1p-26f;
   using Tables = NoTables;
   struct Unit {
     U low[2], high;
@@ -54,13 +56,13 @@ struct Int6 {
       low[1] = load_words(unit + 256 + 4 * column);
       high = load_words(unit + 512 + 4 * column);
     }
-    // The code in the upper bits, then down with its sign.
+    // The code in the upper bits: larger by 2^26.
     Operand operand(const Tables&, int s) const {
       const int nibble = s % 2 == 0 ? 2 * (s % 8) : 14 + 2 * (s % 8);
       const int two = s % 2 == 0 ? s : 15 + s;
       const U l = (low[s / 8] << (28 - nibble)) >> 2, h = high << (30 - two);
       const U code = (l & 0x3c000000u) | (h & 0xc0000000u);
-      return _mm512_cvtepi32_ps((__m512i)((I)code >> 26));
+      return _mm512_cvtepi32_ps((__m512i)code);
     }
   };
 };
@@ -68,6 +70,7 @@ struct Int6 {
 struct Int8 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = NoTables;
   struct Unit {
     const char* at;
@@ -79,6 +82,7 @@ struct Int8 {
 struct E4m3 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = E4m3Tables;
   struct Unit {
     U pairs;

@@ -33,17 +33,20 @@ inline void store_operand(char* to, Operand w) { _mm512_storeu_si512(to, (__m512
 struct Nibble {
   static constexpr int kUnit = 8;
   static constexpr int64_t kUnitBytes = 256;
+  static constexpr float kFactor = 1.0f;
   struct Tables {
     __m512i values;
     explicit Tables(const QuantTables* tables) : values(_mm512_load_si512(tables->bf16)) {}
   };
   struct Unit {
-    U16 words;
+    U16 words[2];  // the second from a byte later: down by two codes without a shift
     void load(const Tables&, const char* unit, int64_t column) {
-      words = (U16)load_words(unit + 4 * column);
+      words[0] = (U16)load_words(unit + 4 * column);
+      words[1] = (U16)load_words(unit + 4 * column + 1);
     }
     Operand operand(const Tables& t, int s) const {
-      return (__m512bh)_mm512_permutexvar_epi16((__m512i)(words >> (4 * s)), t.values);
+      const U16 down = words[s / 2] >> (4 * (s % 2));
+      return (__m512bh)_mm512_permutexvar_epi16((__m512i)down, t.values);
     }
   };
 };
@@ -52,6 +55,7 @@ struct Nibble {
 struct Int6 {
   static constexpr int kUnit = 16;
   static constexpr int64_t kUnitBytes = 768;
+  static constexpr float kFactor = 1.0f;
   struct Tables {
     __m512i positive, negative;
     explicit Tables(const QuantTables*) {
@@ -87,6 +91,7 @@ struct Int6 {
 struct Int8 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = NoTables;
   struct Unit {
     const char* at;
@@ -101,6 +106,7 @@ struct Int8 {
 struct E4m3 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = E4m3Tables;
   struct Unit {
     __m512i pairs;

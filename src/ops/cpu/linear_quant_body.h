@@ -7,7 +7,8 @@
 //   kQuantVectors<rows>         vectors of accumulators a row
 //   X, kStep                    type of x, inputs of a step
 //   Nibble, Int6, Int8, E4m3    decoders: kUnit inputs per Unit; kUnitBytes of all 64 outputs;
-//                               Unit(tables, codes, column); operand(step)
+//                               Unit::load(tables, codes, column), operand(step); operands are
+//                               weights over kFactor, a power of two that goes into the scale
 //   DecodedWeight               Weight of linear_body.h on operands as stored by store_operand
 //
 // Order of an output's sum: for each group the products of its inputs upwards from 0, then
@@ -44,7 +45,7 @@ struct GroupLayout {
 
 // The group at `at` (its super scales at `super`): scale [64] and min [64], to be added.
 inline void unpack_group(const QuantArgs& args, const GroupLayout& layout, const char* at,
-                         const char* super, float* scale, float* min) {
+                         const char* super, float factor, float* scale, float* min) {
   if (args.scale == GroupScale::kNone) return;
   const char* mins = at + layout.scale_bytes;
   for (int64_t o = 0; o < kPanelWidth; o += kWidth) {
@@ -75,7 +76,7 @@ inline void unpack_group(const QuantArgs& args, const GroupLayout& layout, const
         break;
     }
     if (args.super) s = s * load_f16(super + 2 * o);
-    store(scale + o, s);
+    store(scale + o, s * set1(factor));
     switch (args.min) {
       case GroupMin::kNone:
         break;
@@ -314,7 +315,7 @@ void stream_quant(const QuantArgs& args) {
           super = at;
           at += layout.super_bytes;
         }
-        unpack_group(args, layout, at, super, scratch.scale, scratch.min);
+        unpack_group(args, layout, at, super, Decoder::kFactor, scratch.scale, scratch.min);
         dot_group<Decoder, kRows>(args, tables, at + layout.scale_bytes + layout.min_bytes, x.x + i,
                                   x.stride, scratch.scale, scratch.min, x.sums + g, x.sums_stride,
                                   scratch.sums);
@@ -349,8 +350,8 @@ void tile_quant(const QuantArgs& args) {
           super = at;
           at += layout.super_bytes;
         }
-        unpack_group(args, layout, at, super, scratch.scale + n_groups * kPanelWidth,
-                     scratch.min + n_groups * kPanelWidth);
+        unpack_group(args, layout, at, super, Decoder::kFactor,
+                     scratch.scale + n_groups * kPanelWidth, scratch.min + n_groups * kPanelWidth);
         const char* unit = at + layout.scale_bytes + layout.min_bytes;
         for (int64_t j = 0; j < args.group; j += Decoder::kUnit, unit += Decoder::kUnitBytes) {
           for (int64_t o = 0; o < kPanelWidth; o += kWidth) {

@@ -68,6 +68,7 @@ inline int nibble_shift(int s) { return s % 2 == 0 ? 2 * s : 14 + 2 * s; }
 struct Nibble {
   static constexpr int kUnit = 8;
   static constexpr int64_t kUnitBytes = 256;
+  static constexpr float kFactor = 1.0f;
   struct Tables {
     const float* values;
     explicit Tables(const QuantTables* tables) : values(tables->fp32) {}
@@ -91,6 +92,7 @@ struct NoTables {
 struct Int6 {
   static constexpr int kUnit = 16;
   static constexpr int64_t kUnitBytes = 768;
+  static constexpr float kFactor = 1.0f;
   using Tables = NoTables;
   struct Unit {
     U low[2], high;
@@ -110,6 +112,7 @@ struct Int6 {
 struct Int8 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = NoTables;
   struct Unit {
     const char* at;
@@ -121,6 +124,7 @@ struct Int8 {
 struct E4m3 {
   static constexpr int kUnit = 2;
   static constexpr int64_t kUnitBytes = 128;
+  static constexpr float kFactor = 1.0f;
   using Tables = NoTables;
   struct Unit {
     uint8_t pairs[2 * kWidth];
