@@ -276,28 +276,28 @@ class Suite {
         {"q8_0", {Codes::kInt8, {}, 32, GroupScale::kF16, GroupMin::kNone, false, false}},
         {"fp8", {Codes::kE4m3, {}, 128, GroupScale::kNone, GroupMin::kNone, false, true}}};
     constexpr int64_t kIn = 4096, kOut = 4096;
-    std::printf("\nfew bits, %ld x %ld, x in bf16\n%-8s %-12s %4s %9s %8s %7s %7s %8s %7s\n", kOut, kIn,
-                "isa", "weight", "rows", "us", "GB/s", "read", "% read", "GF/s", "x bf16");
+    std::printf("\nfew bits, %ld x %ld, x in bf16\n%-8s %-12s %4s %9s %8s %7s %7s %8s %7s\n", kOut,
+                kIn, "isa", "weight", "rows", "us", "GB/s", "read", "% read", "GF/s", "x bf16");
     for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
       if (!isa_supported(isa)) continue;
       const Context context(pool_, isa, isa == Isa::kAvx512 && ops::bf16_dot_supported());
       std::vector<double> bf16_seconds;
       Buffer plain(static_cast<size_t>(kIn * kOut * 2));
       fill(plain, DType::kBF16, 1.0f);
-      quant_rows(context, "bf16", bf16_seconds, [&] {
-        return Linear::pack({plain.data(), DType::kBF16, kOut, kIn, kIn});
-      });
+      quant_rows(context, "bf16", bf16_seconds,
+                 [&] { return Linear::pack({plain.data(), DType::kBF16, kOut, kIn, kIn}); });
       for (const Kind& kind : kinds) {
-        const ops::QuantMatrix matrix{kind.format, kOut, kIn, [&](int64_t row, ops::QuantRow& to) {
-          const auto bits = static_cast<uint8_t>(row);
-          for (int64_t i = 0; i < kIn; ++i) to.codes[i] = static_cast<uint8_t>((i + bits) % 16);
-          for (int64_t g = 0; g < kIn / kind.format.group * kind.format.scale_bytes(); ++g) {
-            to.scales[g] = std::byte{0x38};
-          }
-          for (int64_t b = 0; kind.format.super && b < kIn / ops::kSuperBlock; ++b) {
-            to.super[b] = to.super_min[b] = 0x2800;
-          }
-        }};
+        const ops::QuantMatrix matrix{
+            kind.format, kOut, kIn, [&](int64_t row, ops::QuantRow& to) {
+              const auto bits = static_cast<uint8_t>(row);
+              for (int64_t i = 0; i < kIn; ++i) to.codes[i] = static_cast<uint8_t>((i + bits) % 16);
+              for (int64_t g = 0; g < kIn / kind.format.group * kind.format.scale_bytes(); ++g) {
+                to.scales[g] = std::byte{0x38};
+              }
+              for (int64_t b = 0; kind.format.super && b < kIn / ops::kSuperBlock; ++b) {
+                to.super[b] = to.super_min[b] = 0x2800;
+              }
+            }};
         quant_rows(context, kind.name, bf16_seconds,
                    [&] { return Linear::pack(matrix, nullptr, &pool_); });
       }
@@ -334,7 +334,8 @@ class Suite {
       const double gbs = static_cast<double>(bytes) / best / 1e9;
       const double gfs = 2.0 * static_cast<double>(rows * n_in * n_out) / best / 1e9;
       const double speedup = bf16_seconds[index++] / best;
-      std::printf("%-8s %-12s %4ld %9.1f %8.1f ", isa_name(context.isa()), name, rows, best * 1e6, gbs);
+      std::printf("%-8s %-12s %4ld %9.1f %8.1f ", isa_name(context.isa()), name, rows, best * 1e6,
+                  gbs);
       if (rows == 1) {
         std::printf("%7.1f %6.0f%%", read, 100.0 * gbs / read);
       } else {

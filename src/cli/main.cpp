@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   cli::add_inspect(app);
   cli::add_bench(app);
   cli::add_serve(app);
+  cli::add_quantize(app);
   std::string verbs;
   bool known = argc > 1 && argv[1][0] == '-';  // --help, or for the parser to refuse
   for (const CLI::App* verb : app.get_subcommands({})) {

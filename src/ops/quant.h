@@ -45,11 +45,11 @@ struct QuantFormat {
 
 // One output's weights. The last group may be short.
 struct QuantRow {
-  uint8_t* codes = nullptr;        // [cols]
-  std::byte* scales = nullptr;     // [groups]
-  std::byte* mins = nullptr;       // [groups]
-  uint16_t* super = nullptr;       // [super blocks], f16
-  uint16_t* super_min = nullptr;   // [super blocks], f16
+  uint8_t* codes = nullptr;       // [cols]
+  std::byte* scales = nullptr;    // [groups]
+  std::byte* mins = nullptr;      // [groups]
+  uint16_t* super = nullptr;      // [super blocks], f16
+  uint16_t* super_min = nullptr;  // [super blocks], f16
   float output_scale = 1.0f;
 };
 

@@ -38,11 +38,12 @@ TEST(Blocks, Of32) {
       decode(BlockType::kQ4_1, join({hex(kHalf), hex(kOne), hex("F0"), times(15, "22")}));
   expect_at(q4_1, {{0, 1.0f}, {16, 8.5f}, {1, 2.0f}});
   // The fifth bits: set for elements 0 and 31.
-  const auto q5 = decode(BlockType::kQ5_0,
-                         join({hex(kHalf), hex("01 00 00 80"), hex("F0"), times(15, "88")}));
+  const auto q5 =
+      decode(BlockType::kQ5_0, join({hex(kHalf), hex("01 00 00 80"), hex("F0"), times(15, "88")}));
   expect_at(q5, {{0, 0.0f}, {16, -0.5f}, {1, -4.0f}, {31, 4.0f}});
-  const auto q5_1 = decode(BlockType::kQ5_1, join({hex(kHalf), hex(kOne), hex("01 00 00 80"),
-                                                   hex("F0"), times(15, "88")}));
+  const auto q5_1 =
+      decode(BlockType::kQ5_1,
+             join({hex(kHalf), hex(kOne), hex("01 00 00 80"), hex("F0"), times(15, "88")}));
   expect_at(q5_1, {{0, 9.0f}, {16, 8.5f}, {31, 13.0f}});
   const auto q8 = decode(BlockType::kQ8_0, join({hex(kHalf), hex("80 7F"), times(30, "00")}));
   expect_at(q8, {{0, -64.0f}, {1, 63.5f}, {2, 0.0f}});
@@ -55,19 +56,26 @@ TEST(Blocks, Of32) {
 TEST(Blocks, OfKTypes) {
   const auto q4 =
       decode(BlockType::kQ4_K, join({hex(kOne), hex(kHalf), hex(kScales), times(128, "A3")}));
-  const auto q5 = decode(BlockType::kQ5_K, join({hex(kOne), hex(kHalf), hex(kScales),
-                                                 times(32, "02"), times(128, "A3")}));
+  const auto q5 =
+      decode(BlockType::kQ5_K,
+             join({hex(kOne), hex(kHalf), hex(kScales), times(32, "02"), times(128, "A3")}));
   const float four[] = {.5f, 17, 5.5f, 36, 86.5f, 355, 91.5f, 374};
   const float five[] = {.5f, 49, 5.5f, 36, 86.5f, 355, 91.5f, 374};
   for (int j = 0; j < 8; ++j) {
     EXPECT_EQ(q4[static_cast<size_t>(32 * j)], four[j]) << j;
     EXPECT_EQ(q5[static_cast<size_t>(32 * j)], five[j]) << j;
   }
-  const auto q6 = decode(
-      BlockType::kQ6_K, join({times(128, "21"), times(64, "E4"),
-                              hex("01 02 03 04 05 06 07 08 09 0A 0B 0C 0D 0E 0F 10"), hex(kQuarter)}));
-  expect_at(q6, {{0, -7.75f}, {16, -15.5f}, {32, -11.25f}, {64, 2.5f}, {96, 31.5f},
-                 {128, -69.75f}, {255, 72.0f}});
+  const auto q6 =
+      decode(BlockType::kQ6_K,
+             join({times(128, "21"), times(64, "E4"),
+                   hex("01 02 03 04 05 06 07 08 09 0A 0B 0C 0D 0E 0F 10"), hex(kQuarter)}));
+  expect_at(q6, {{0, -7.75f},
+                 {16, -15.5f},
+                 {32, -11.25f},
+                 {64, 2.5f},
+                 {96, 31.5f},
+                 {128, -69.75f},
+                 {255, 72.0f}});
   // Scales 33 31 32 63 0 40 20 50: nibbles 1 15 0 15 0 8 4 2, upper bits 2 1 2 3 0 2 1 3.
   const auto iq4 = decode(BlockType::kIQ4_XS,
                           join({hex(kOne), hex("E6 D8"), hex("F1 F0 80 24"), times(128, "8F")}));
@@ -76,9 +84,10 @@ TEST(Blocks, OfKTypes) {
 }
 
 TEST(Blocks, Nvfp4) {
-  const auto values = decode(BlockType::kNVFP4,
-                             join({hex("39 00 00 00"), hex("91 A2 B3 C4 D5 E6 F7 08"), times(24, "00")}));
-  const float want[] = {.5625f, 1.125f, 1.6875f, 2.25f, 3.375f, 4.5f, 6.75f, 0,
+  const auto values =
+      decode(BlockType::kNVFP4,
+             join({hex("39 00 00 00"), hex("91 A2 B3 C4 D5 E6 F7 08"), times(24, "00")}));
+  const float want[] = {.5625f,  1.125f,  1.6875f,  2.25f,  3.375f,  4.5f,  6.75f,  0,
                         -.5625f, -1.125f, -1.6875f, -2.25f, -3.375f, -4.5f, -6.75f, 0};
   for (int i = 0; i < 16; ++i) EXPECT_EQ(values[static_cast<size_t>(i)], want[i]) << i;
 }

@@ -105,7 +105,8 @@ TEST(Gguf, NamesWhatIsWrong) {
   expect_refusal(padded(head(1, 0) + tensor("t", 33, 8, 0), 512), "multiple of 32");
   expect_refusal(padded(head(1, 0) + tensor("t", 8, 0, 8), 512), "not aligned");
   expect_refusal(padded(head(1, 0) + tensor("t", 32, 0, 0), 127), "cut short");
-  expect_refusal(padded(head(2, 0) + tensor("t", 16, 0, 0) + tensor("u", 8, 0, 32), 128), "overlaps");
+  expect_refusal(padded(head(2, 0) + tensor("t", 16, 0, 0) + tensor("u", 8, 0, 32), 128),
+                 "overlaps");
   expect_refusal(padded(head(1, 0) + tensor("t", 0, 0, 0), 32), "no elements");
 }
 

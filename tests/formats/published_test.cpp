@@ -75,7 +75,7 @@ using Floats = std::vector<float>;
 constexpr const char* kFp4 = "21 43 65 87 A9 CB ED 0F";
 
 TEST(Published, Nvfp4) {
-  const Floats want = {.5625f, 1.125f, 1.6875f, 2.25f, 3.375f, 4.5f, 6.75f, 0,
+  const Floats want = {.5625f,  1.125f,  1.6875f,  2.25f,  3.375f,  4.5f,  6.75f,  0,
                        -.5625f, -1.125f, -1.6875f, -2.25f, -3.375f, -4.5f, -6.75f, 0};
   Module modelopt;
   modelopt.add("weight", FileDType::kU8, {1, 8}, hex(kFp4))
@@ -175,7 +175,8 @@ TEST(Published, Awq) {
       .add("scales", FileDType::kF32, {1, 8}, Floats(8, 2.0f));
   const Floats got = module.read(8, 2);
   for (int o = 0; o < 8; ++o) {
-    EXPECT_EQ(got[static_cast<size_t>(2 * o)], 2.0f * static_cast<float>(o - (o == 0 ? 1 : 0))) << o;
+    EXPECT_EQ(got[static_cast<size_t>(2 * o)], 2.0f * static_cast<float>(o - (o == 0 ? 1 : 0)))
+        << o;
   }
 }
 

@@ -1,4 +1,5 @@
-// Any bytes as a GGUF file: either an Error of one line, or tensors that lie in the file and decode.
+// Any bytes as a GGUF file: either an Error of one line, or tensors that lie in the file and
+// decode.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -7,6 +8,7 @@
 
 #include "core/error.h"
 #include "model/formats/gguf_model.h"
+#include "model/formats/gguf_tokenizer.h"
 
 namespace {
 

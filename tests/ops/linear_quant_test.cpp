@@ -14,8 +14,7 @@ constexpr std::array<int8_t, 16> kInt4 = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 
 constexpr std::array<int8_t, 16> kPlain = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 constexpr std::array<int8_t, 16> kIq4 = {-127, -104, -83, -65, -49, -35, -22, -10,
                                          1,    13,   25,  38,  53,  69,  89,  113};
-constexpr std::array<int8_t, 16> kE2m1 = {0, 1,  2,  3,  4,  6,  8,  12,
-                                          0, -1, -2, -3, -4, -6, -8, -12};
+constexpr std::array<int8_t, 16> kE2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 struct Named {
   const char* name;

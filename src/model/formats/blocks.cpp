@@ -15,14 +15,14 @@ using ops::QuantFormat;
 using ops::QuantRow;
 
 constexpr BlockShape kShapes[] = {
-    {BlockType::kF32, "F32", 1, 4},          {BlockType::kF16, "F16", 1, 2},
-    {BlockType::kQ4_0, "Q4_0", 32, 18},      {BlockType::kQ4_1, "Q4_1", 32, 20},
-    {BlockType::kQ5_0, "Q5_0", 32, 22},      {BlockType::kQ5_1, "Q5_1", 32, 24},
-    {BlockType::kQ8_0, "Q8_0", 32, 34},      {BlockType::kQ2_K, "Q2_K", 256, 84},
-    {BlockType::kQ3_K, "Q3_K", 256, 110},    {BlockType::kQ4_K, "Q4_K", 256, 144},
-    {BlockType::kQ5_K, "Q5_K", 256, 176},    {BlockType::kQ6_K, "Q6_K", 256, 210},
-    {BlockType::kIQ4_NL, "IQ4_NL", 32, 18},  {BlockType::kIQ4_XS, "IQ4_XS", 256, 136},
-    {BlockType::kBF16, "BF16", 1, 2},        {BlockType::kMXFP4, "MXFP4", 32, 17},
+    {BlockType::kF32, "F32", 1, 4},         {BlockType::kF16, "F16", 1, 2},
+    {BlockType::kQ4_0, "Q4_0", 32, 18},     {BlockType::kQ4_1, "Q4_1", 32, 20},
+    {BlockType::kQ5_0, "Q5_0", 32, 22},     {BlockType::kQ5_1, "Q5_1", 32, 24},
+    {BlockType::kQ8_0, "Q8_0", 32, 34},     {BlockType::kQ2_K, "Q2_K", 256, 84},
+    {BlockType::kQ3_K, "Q3_K", 256, 110},   {BlockType::kQ4_K, "Q4_K", 256, 144},
+    {BlockType::kQ5_K, "Q5_K", 256, 176},   {BlockType::kQ6_K, "Q6_K", 256, 210},
+    {BlockType::kIQ4_NL, "IQ4_NL", 32, 18}, {BlockType::kIQ4_XS, "IQ4_XS", 256, 136},
+    {BlockType::kBF16, "BF16", 1, 2},       {BlockType::kMXFP4, "MXFP4", 32, 17},
     {BlockType::kNVFP4, "NVFP4", 64, 36},
 };
 
@@ -30,11 +30,10 @@ struct OtherType {
   int32_t type;
   const char* name;
 };
-constexpr OtherType kOthers[] = {{9, "Q8_1"},    {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-                                 {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"},   {22, "IQ2_S"},
-                                 {24, "I8"},      {25, "I16"},   {26, "I32"},     {27, "I64"},
-                                 {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},
-                                 {41, "Q1_0"}};
+constexpr OtherType kOthers[] = {
+    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
+    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {41, "Q1_0"}};
 
 constexpr std::array<int8_t, 16> kMinus8 = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 constexpr std::array<int8_t, 16> kMinus4 = {-4, -3, -2, -1, 0, 1, 2, 3};
@@ -42,8 +41,7 @@ constexpr std::array<int8_t, 16> kPlain = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
 constexpr std::array<int8_t, 16> kIq4 = {-127, -104, -83, -65, -49, -35, -22, -10,
                                          1,    13,   25,  38,  53,  69,  89,  113};
 // Twice E2M1: the factor of a half is in output_scale.
-constexpr std::array<int8_t, 16> kE2m1 = {0, 1,  2,  3,  4,  6,  8,  12,
-                                          0, -1, -2, -3, -4, -6, -8, -12};
+constexpr std::array<int8_t, 16> kE2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 uint8_t byte_at(const std::byte* p, int64_t i) { return static_cast<uint8_t>(p[i]); }
 

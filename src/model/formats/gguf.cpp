@@ -128,7 +128,8 @@ class Reader {
       if (value.kind == GgufKind::kArray) fail(path_, ": ", what, " is an array of arrays");
       const auto count = number<uint64_t>(what);
       if (count > file_.size() - at_) {
-        fail(path_, ": ", what, " says that it has ", count, " items, more than the file has bytes");
+        fail(path_, ": ", what, " says that it has ", count,
+             " items, more than the file has bytes");
       }
       value.count = static_cast<int64_t>(count);
     }

@@ -13,80 +13,6 @@
 namespace replayssm {
 namespace {
 
-// What was done to a tensor when it was converted.
-enum class Change {
-  kNone,
-  kPlusOne,         // 1 was added
-  kNegativeExp,     // -exp(x)
-  kTiledHeads,      // one row or number per value head, tiled
-  kTiledRows,       // value_dim rows per value head, tiled
-  kTiledTail,       // the same behind the rows of q and k
-  kTiledInputs,     // value_dim columns per value head
-  kFirstOfPairs,    // of qwen3next's ssm_ba: b
-  kSecondOfPairs,   // a
-  kExpert,          // one of a stack
-  kFirstOfExpert,   // gate of a stack of gate and up
-  kSecondOfExpert,  // up
-};
-
-struct NameRow {
-  const char* model;
-  const char* block;
-  Change change;
-};
-
-constexpr NameRow kQwen[] = {
-    {"input_layernorm.weight", "attn_norm.weight", Change::kPlusOne},
-    {"post_attention_layernorm.weight", "post_attention_norm.weight", Change::kPlusOne},
-    {"self_attn.q_proj.weight", "attn_q.weight", Change::kNone},
-    {"self_attn.k_proj.weight", "attn_k.weight", Change::kNone},
-    {"self_attn.v_proj.weight", "attn_v.weight", Change::kNone},
-    {"self_attn.o_proj.weight", "attn_output.weight", Change::kNone},
-    {"self_attn.q_norm.weight", "attn_q_norm.weight", Change::kPlusOne},
-    {"self_attn.k_norm.weight", "attn_k_norm.weight", Change::kPlusOne},
-    {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight", Change::kTiledTail},
-    {"linear_attn.in_proj_z.weight", "attn_gate.weight", Change::kTiledRows},
-    {"linear_attn.in_proj_b.weight", "ssm_beta.weight", Change::kTiledHeads},
-    {"linear_attn.in_proj_a.weight", "ssm_alpha.weight", Change::kTiledHeads},
-    {"linear_attn.conv1d.weight", "ssm_conv1d.weight", Change::kTiledTail},
-    {"linear_attn.A_log", "ssm_a", Change::kNegativeExp},
-    {"linear_attn.dt_bias", "ssm_dt.bias", Change::kTiledHeads},
-    {"linear_attn.norm.weight", "ssm_norm.weight", Change::kNone},
-    {"linear_attn.out_proj.weight", "ssm_out.weight", Change::kTiledInputs},
-    {"mlp.gate_proj.weight", "ffn_gate.weight", Change::kNone},
-    {"mlp.up_proj.weight", "ffn_up.weight", Change::kNone},
-    {"mlp.down_proj.weight", "ffn_down.weight", Change::kNone},
-    {"mlp.gate.weight", "ffn_gate_inp.weight", Change::kNone},
-    {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", Change::kNone},
-    {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", Change::kNone},
-    {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", Change::kNone},
-    {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", Change::kNone},
-};
-
-constexpr NameRow kNemotron[] = {
-    {"norm.weight", "attn_norm.weight", Change::kNone},
-    {"mixer.in_proj.weight", "ssm_in.weight", Change::kNone},
-    {"mixer.conv1d.weight", "ssm_conv1d.weight", Change::kNone},
-    {"mixer.conv1d.bias", "ssm_conv1d.bias", Change::kNone},
-    {"mixer.A_log", "ssm_a", Change::kNegativeExp},
-    {"mixer.D", "ssm_d", Change::kNone},
-    {"mixer.dt_bias", "ssm_dt.bias", Change::kNone},
-    {"mixer.norm.weight", "ssm_norm.weight", Change::kNone},
-    {"mixer.out_proj.weight", "ssm_out.weight", Change::kNone},
-    {"mixer.q_proj.weight", "attn_q.weight", Change::kNone},
-    {"mixer.k_proj.weight", "attn_k.weight", Change::kNone},
-    {"mixer.v_proj.weight", "attn_v.weight", Change::kNone},
-    {"mixer.o_proj.weight", "attn_output.weight", Change::kNone},
-    {"mixer.up_proj.weight", "ffn_up.weight", Change::kNone},
-    {"mixer.down_proj.weight", "ffn_down.weight", Change::kNone},
-    {"mixer.gate.weight", "ffn_gate_inp.weight", Change::kNone},
-    {"mixer.gate.e_score_correction_bias", "exp_probs_b.bias", Change::kNone},
-    {"mixer.shared_experts.up_proj.weight", "ffn_up_shexp.weight", Change::kNone},
-    {"mixer.shared_experts.down_proj.weight", "ffn_down_shexp.weight", Change::kNone},
-    {"mixer.fc1_latent_proj.weight", "ffn_latent_down.weight", Change::kNone},
-    {"mixer.fc2_latent_proj.weight", "ffn_latent_up.weight", Change::kNone},
-};
-
 constexpr const char* kKnown[] = {"qwen35", "qwen35moe", "qwen3next", "nemotron_h",
                                   "nemotron_h_moe"};
 constexpr int64_t kMaxNumber = INT32_MAX;
@@ -98,12 +24,6 @@ std::string quote(const std::string& text) {
 }
 
 }  // namespace
-
-struct GgufModel::Source {
-  std::string tensor;
-  Change change = Change::kNone;
-  int64_t expert = 0;
-};
 
 ops::QuantMatrix GgufMatrix::quant() const {
   const int64_t all = tensor->n_elements() / cols;
@@ -153,7 +73,8 @@ GgufModel::GgufModel(GgufFiles files) : files_(std::move(files)) {
   if (!qwen) {
     description_ = describe_nemotron_h(config);
   } else {
-    description_ = architecture_ == "qwen35" ? describe_qwen3_5(config) : describe_qwen3_5_moe(config);
+    description_ =
+        architecture_ == "qwen35" ? describe_qwen3_5(config) : describe_qwen3_5_moe(config);
     const std::string rotary = architecture_ + ".rope.dimension_count";
     for (LayerSpec& layer : description_.spec.layers) {
       for (MixerSpec& mixer : layer.mixers) {
@@ -181,9 +102,7 @@ std::string GgufModel::block(int64_t layer, const char* tensor) const {
 }
 
 // Only these reorder the value heads, and a model with as many key heads has no other order.
-bool GgufModel::tiled() const {
-  return architecture_ != "qwen3next" && key_heads_ != value_heads_;
-}
+bool GgufModel::tiled() const { return architecture_ != "qwen3next" && key_heads_ != value_heads_; }
 
 namespace {
 
@@ -310,90 +229,57 @@ std::string GgufModel::nemotron_config() const {
   out["norm_topk_prob"] = files_.boolean_or(arch + ".expert_weights_norm", true);
   const double scale = files_.number_or(arch + ".expert_weights_scale", 1.0, 0.0, 1e6);
   out["routed_scaling_factor"] = scale == 0.0 ? 1.0 : scale;
-  out["n_group"] = std::max<int64_t>(
-      1, files_.integer_or(arch + ".expert_group_count", 1, 0, ops::kMaxExperts));
+  out["n_group"] =
+      std::max<int64_t>(1, files_.integer_or(arch + ".expert_group_count", 1, 0, ops::kMaxExperts));
   out["topk_group"] = std::max<int64_t>(
       1, files_.integer_or(arch + ".expert_group_used_count", 1, 0, ops::kMaxExperts));
-  if (files_.has(arch + ".moe_latent_size")) out["moe_latent_size"] = key("moe_latent_size", kMaxHidden);
+  if (files_.has(arch + ".moe_latent_size"))
+    out["moe_latent_size"] = key("moe_latent_size", kMaxHidden);
   return out.dump();
 }
 
-GgufModel::Source GgufModel::locate(const std::string& name) const {
-  const bool qwen = architecture_.starts_with("qwen");
-  const TensorNames& names = description_.names;
-  if (name == names.embedding) return {"token_embd.weight"};
-  if (name == names.final_norm) {
-    return {"output_norm.weight", qwen ? Change::kPlusOne : Change::kNone};
+GgufPlace GgufModel::place(const std::string& name) const {
+  // Stacks are given one expert at a time.
+  if (name.ends_with("experts.gate_up_proj") || name.ends_with("experts.down_proj")) return {};
+  GgufPlace out = gguf_place(architecture_, description_.names, name);
+  // Some converters leave gate and up in one stack.
+  const size_t dot = out.tensor.find('.', 4);
+  const std::string both = out.tensor.substr(0, dot + 1) + "ffn_gate_up_exps.weight";
+  if (out.change == GgufChange::kExpert && files_.find(both) != nullptr) {
+    if (out.tensor.ends_with("ffn_gate_exps.weight")) out.change = GgufChange::kFirstOfExpert;
+    if (out.tensor.ends_with("ffn_up_exps.weight")) out.change = GgufChange::kSecondOfExpert;
+    if (out.change != GgufChange::kExpert) out.tensor = both;
   }
-  if (name == names.lm_head) return {"output.weight"};
-  const std::string prefix = qwen ? "model.layers." : "backbone.layers.";
-  const size_t dot = name.find('.', prefix.size());
-  if (!name.starts_with(prefix) || dot == std::string::npos) return {};
-  const std::string at = "blk." + name.substr(prefix.size(), dot - prefix.size()) + ".";
-  const std::string rest = name.substr(dot + 1);
-  const auto in = [&](const auto& table) -> Source {
-    for (const NameRow& row : table) {
-      if (rest != row.model) continue;
-      if (architecture_ == "qwen3next" && rest.ends_with("in_proj_b.weight")) {
-        return {at + "ssm_ba.weight", Change::kFirstOfPairs};
-      }
-      if (architecture_ == "qwen3next" && rest.ends_with("in_proj_a.weight")) {
-        return {at + "ssm_ba.weight", Change::kSecondOfPairs};
-      }
-      return {at + row.block, row.change};
-    }
-    return {};
-  };
-  const std::string experts = qwen ? "mlp.experts." : "mixer.experts.";
-  if (!rest.starts_with(experts)) return qwen ? in(kQwen) : in(kNemotron);
-
-  // "mlp.experts.3.gate_proj.weight" is the fourth of blk.N.ffn_gate_exps.weight.
-  int64_t expert = 0;
-  size_t i = experts.size();
-  for (; i < rest.size() && rest[i] >= '0' && rest[i] <= '9' && expert < kMaxNumber; ++i) {
-    expert = 10 * expert + (rest[i] - '0');
-  }
-  const std::string part = rest.substr(i);
-  const char* stem = part == ".gate_proj.weight"   ? "gate"
-                     : part == ".up_proj.weight"   ? "up"
-                     : part == ".down_proj.weight" ? "down"
-                                                   : nullptr;
-  if (stem == nullptr) return {};
-  const std::string both = at + "ffn_gate_up_exps.weight";
-  if (std::strcmp(stem, "down") != 0 && files_.find(both) != nullptr) {
-    const bool first = std::strcmp(stem, "gate") == 0;
-    return {both, first ? Change::kFirstOfExpert : Change::kSecondOfExpert, expert};
-  }
-  return {concat(at, "ffn_", stem, "_exps.weight"), Change::kExpert, expert};
+  return out;
 }
 
 bool GgufModel::has(const std::string& name) const {
-  const Source source = locate(name);
+  const GgufPlace source = place(name);
   return !source.tensor.empty() && files_.find(source.tensor) != nullptr;
 }
 
-const GgufTensor& GgufModel::take(const Source& source) {
+const GgufTensor& GgufModel::take(const GgufPlace& source) {
   const GgufTensor& tensor = files_.at(source.tensor);
   used_.insert(&tensor);
   return tensor;
 }
 
 GgufMatrix GgufModel::matrix(const std::string& name, int64_t rows, int64_t cols) {
-  const Source source = locate(name);
+  const GgufPlace source = place(name);
   if (source.tensor.empty()) fail(files_.source(), ": GGUF has no tensor for '", name, "'");
   const GgufTensor& tensor = take(source);
   int64_t all = rows, first = 0;
   const bool pairs =
-      source.change == Change::kFirstOfPairs || source.change == Change::kSecondOfPairs;
+      source.change == GgufChange::kFirstOfPairs || source.change == GgufChange::kSecondOfPairs;
   const bool halves =
-      source.change == Change::kFirstOfExpert || source.change == Change::kSecondOfExpert;
-  const bool stacked = halves || source.change == Change::kExpert;
+      source.change == GgufChange::kFirstOfExpert || source.change == GgufChange::kSecondOfExpert;
+  const bool stacked = halves || source.change == GgufChange::kExpert;
   const int64_t experts = stacked && tensor.shape.size() == 3 ? tensor.shape[0] : 1;
   if (pairs) all = 2 * rows;
   if (stacked) {
     const int64_t each = halves ? 2 * rows : rows;
     all = experts * each;
-    first = source.expert * each + (source.change == Change::kSecondOfExpert ? rows : 0);
+    first = source.expert * each + (source.change == GgufChange::kSecondOfExpert ? rows : 0);
   }
   // A matrix of one row may have lost its first dimension.
   const bool fits = !tensor.shape.empty() && tensor.shape.back() == cols &&
@@ -406,26 +292,11 @@ GgufMatrix GgufModel::matrix(const std::string& name, int64_t rows, int64_t cols
   }
   GgufMatrix out{&tensor, rows, cols, std::vector<int64_t>(static_cast<size_t>(rows)), 1.0f, false};
   std::iota(out.order.begin(), out.order.end(), first);
-  const int64_t share = key_heads_ == 0 ? 1 : value_heads_ / key_heads_;
-  if (pairs) {
-    const int64_t second = source.change == Change::kSecondOfPairs ? share : 0;
-    for (int64_t h = 0; h < rows; ++h) {
-      out.order[static_cast<size_t>(h)] = h / share * 2 * share + h % share + second;
-    }
-  } else if (tiled()) {
-    int64_t per_head = 0, skipped = 0;
-    if (source.change == Change::kTiledHeads) per_head = 1;
-    if (source.change == Change::kTiledRows) per_head = value_dim_;
-    if (source.change == Change::kTiledTail) {
-      per_head = value_dim_;
-      skipped = rows - value_heads_ * value_dim_;
-    }
-    for (int64_t r = skipped; per_head > 0 && r < rows; ++r) {
-      const int64_t head = (r - skipped) / per_head, within = (r - skipped) % per_head;
-      const int64_t at = head % share * key_heads_ + head / share;
-      out.order[static_cast<size_t>(r)] = skipped + at * per_head + within;
-    }
-    out.inputs_tiled = source.change == Change::kTiledInputs;
+  if (pairs || tiled()) {
+    const std::vector<int64_t> order =
+        gguf_row_order(source.change, rows, value_heads_, key_heads_, value_dim_);
+    if (!order.empty()) out.order = order;
+    out.inputs_tiled = source.change == GgufChange::kTiledInputs;
   }
   if (tensor.type == BlockType::kNVFP4) {
     std::string scale = source.tensor;
@@ -447,7 +318,7 @@ GgufMatrix GgufModel::matrix(const std::string& name, int64_t rows, int64_t cols
 }
 
 std::vector<float> GgufModel::numbers(const std::string& name, int64_t n, bool keep_a) {
-  const Source source = locate(name);
+  const GgufPlace source = place(name);
   if (source.tensor.empty()) fail(files_.source(), ": GGUF has no tensor for '", name, "'");
   const GgufTensor& tensor = take(source);
   if (tensor.n_elements() != n) {
@@ -457,19 +328,17 @@ std::vector<float> GgufModel::numbers(const std::string& name, int64_t n, bool k
   std::vector<float> out(static_cast<size_t>(n));
   decode_blocks(tensor.type, tensor.data, n, out.data());
   const bool per_head =
-      source.change == Change::kTiledHeads || source.change == Change::kNegativeExp;
+      source.change == GgufChange::kTiledHeads || source.change == GgufChange::kNegativeExp;
   if (per_head && tiled()) {
     std::vector<float> grouped(out.size());
-    const int64_t share = value_heads_ / key_heads_;
-    for (int64_t h = 0; h < n; ++h) {
-      grouped[static_cast<size_t>(h)] =
-          out[static_cast<size_t>((h % share * key_heads_ + h / share) % n)];
-    }
+    const auto order =
+        gguf_row_order(GgufChange::kTiledHeads, n, value_heads_, key_heads_, value_dim_);
+    for (size_t h = 0; h < out.size(); ++h) grouped[h] = out[static_cast<size_t>(order[h])];
     out = std::move(grouped);
   }
   for (float& x : out) {
-    if (source.change == Change::kPlusOne) x -= 1.0f;
-    if (source.change != Change::kNegativeExp) continue;
+    if (source.change == GgufChange::kPlusOne) x -= 1.0f;
+    if (source.change != GgufChange::kNegativeExp) continue;
     if (!(x <= 0.0f)) fail(tensor.path, ": tensor '", tensor.name, "' must be -exp(A_log)");
     if (!keep_a) x = static_cast<float>(std::log(-static_cast<double>(x)));
   }

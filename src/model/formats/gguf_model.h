@@ -3,7 +3,8 @@
 // values as published. What the converter changed is undone here:
 //
 //   norms but GDN's  stored with 1 added (Qwen): taken off again
-//   ssm_a            -exp(A_log): vector() gives A_log; the round trip costs a few units of the last
+//   ssm_a            -exp(A_log): vector() gives A_log; the round trip costs a few units of the
+//   last
 //                    place, stored_a() none
 //   V heads (qwen35, qwen35moe)  by tiles, head h % key heads, not h / (value heads per key head):
 //                    rows are put back; the inputs of out_proj cannot be (blocks span heads), see
@@ -20,6 +21,7 @@
 #include "core/memory.h"
 #include "model/families/family.h"
 #include "model/formats/gguf.h"
+#include "model/formats/gguf_names.h"
 #include "ops/matrix.h"
 #include "ops/quant.h"
 
@@ -63,11 +65,10 @@ class GgufModel {
   std::vector<std::string> unread() const;
 
  private:
-  struct Source;
   std::string qwen_config() const;
   std::string nemotron_config() const;
-  Source locate(const std::string& name) const;
-  const GgufTensor& take(const Source& source);
+  GgufPlace place(const std::string& name) const;
+  const GgufTensor& take(const GgufPlace& source);
   std::vector<float> numbers(const std::string& name, int64_t n, bool keep_a);
   int64_t key(const char* name, int64_t max) const;
   std::string block(int64_t layer, const char* tensor) const;
@@ -83,10 +84,5 @@ class GgufModel {
   ModelDescription description_;
   std::unordered_set<const GgufTensor*> used_;
 };
-
-// The file's tokenizer as the text of an equivalent tokenizer.json.
-std::string gguf_tokenizer_json(const GgufFiles& files);
-// Empty if there is none.
-std::string gguf_chat_template(const GgufFiles& files);
 
 }  // namespace replayssm

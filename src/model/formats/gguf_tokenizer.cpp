@@ -1,17 +1,25 @@
 // The tokenizer inside a GGUF file. Its split pattern is not stored, only a name for it: an unknown
 // name is refused, since a wrong pattern gives other tokens without a word.
+#include "model/formats/gguf_tokenizer.h"
+
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <unordered_set>
 
 #include "core/error.h"
 #include "core/json.h"
-#include "model/formats/gguf_model.h"
+#include "core/text_file.h"
+#include "model/families/family.h"
 
 namespace replayssm {
 namespace {
 
 constexpr int64_t kMaxTokens = 1 << 23;
+constexpr size_t kMaxFileBytes = size_t{256} << 20;
+
+// Sorted: the other kind looks a key up in time that grows with the vocabulary.
+using Tree = nlohmann::json;
 
 struct PreTokenizer {
   const char* name;
@@ -31,18 +39,16 @@ constexpr const char* kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 constexpr PreTokenizer kPreTokenizers[] = {
-    {"qwen35", kQwen35, true, false, false},  {"qwen2", kQwen2, true, false, false},
-    {"pixtral", kTekken, false, true, true},  {"tekken", kTekken, false, true, true},
+    {"qwen35", kQwen35, true, false, false},   {"qwen2", kQwen2, true, false, false},
+    {"pixtral", kTekken, false, true, true},   {"tekken", kTekken, false, true, true},
     {"llama-bpe", kLlama3, false, true, true}, {"dbrx", kLlama3, false, false, false},
-    {"gpt-2", nullptr, false, false, false},  {"mpt", nullptr, false, false, false},
+    {"gpt-2", nullptr, false, false, false},   {"mpt", nullptr, false, false, false},
 };
 
 // As in llama.cpp's token_type.
 enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
-std::string json_text(std::string_view text) {
-  return dump_json(Json(std::string(text)));
-}
+std::string json_text(std::string_view text) { return dump_json(Json(std::string(text))); }
 
 class Writer {
  public:
@@ -73,8 +79,9 @@ class Writer {
       out_ += concat(R"({"type":"Split","pattern":{"Regex":)", json_text(pre_->pattern),
                      R"(},"behavior":"Isolated","invert":false},)");
     }
-    out_ += concat(R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":)",
-                   pre_->pattern == nullptr ? "true" : "false", "}]}");
+    out_ +=
+        concat(R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":)",
+               pre_->pattern == nullptr ? "true" : "false", "}]}");
     write_post_processor();
     out_ += R"(,"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","ignore_merges":)";
     out_ += pre_->ignore_merges ? "true" : "false";
@@ -171,12 +178,103 @@ class Writer {
   std::string out_;
 };
 
+// The pattern of the one Split that a tokenizer.json has; empty for GPT-2's by ByteLevel.
+std::string split_pattern(const Tree& tokenizer) {
+  std::string pattern;
+  const auto visit = [&](const auto& self, const Tree& step) -> void {
+    if (!step.is_object()) return;
+    if (step.contains("pretokenizers")) {
+      for (const Tree& inner : step["pretokenizers"]) self(self, inner);
+    }
+    if (step.contains("pattern") && step["pattern"].contains("Regex")) {
+      pattern += step["pattern"]["Regex"].get<std::string>();
+    }
+  };
+  if (tokenizer.contains("pre_tokenizer")) visit(visit, tokenizer["pre_tokenizer"]);
+  return pattern;
+}
+
+const PreTokenizer& pre_tokenizer_of(const std::string& path, const Tree& tokenizer) {
+  const std::string pattern = split_pattern(tokenizer);
+  for (const PreTokenizer& row : kPreTokenizers) {
+    if (pattern == (row.pattern == nullptr ? "" : row.pattern)) return row;
+  }
+  fail(path, ": field pre_tokenizer has a pattern that GGUF has no name for");
+}
+
+struct Vocabulary {
+  std::vector<std::string> tokens, merges;
+  std::vector<int32_t> types;
+};
+
+Vocabulary read_vocabulary(const std::string& path, const Tree& json, int64_t vocab) try {
+  Vocabulary out;
+  auto& [tokens, merges, types] = out;
+  tokens.resize(static_cast<size_t>(vocab));
+  types.assign(tokens.size(), kUnused);
+  for (size_t id = 0; id < tokens.size(); ++id) tokens[id] = concat("[PAD", id, "]");
+  const auto put = [&](const std::string& text, const Tree& id, int32_t type) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab) {
+      fail(path, ": token ", json_text(text), " has no id below vocab_size ", vocab);
+    }
+    tokens[id.get<size_t>()] = text;
+    types[id.get<size_t>()] = type;
+  };
+  for (const auto& [text, id] : json["model"]["vocab"].items()) put(text, id, kNormal);
+  if (json.contains("added_tokens")) {
+    for (const Tree& added : json["added_tokens"]) {
+      const bool special = added.value("special", false);
+      put(added.at("content").get<std::string>(), added.at("id"),
+          static_cast<int32_t>(special ? kControl : kUserDefined));
+    }
+  }
+  for (const Tree& merge : json["model"]["merges"]) {
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>());
+  }
+  return out;
+} catch (const Tree::exception&) {
+  fail(path, ": its tokens or merges are not as in a tokenizer.json");
+}
+
+std::string chat_template_of(const std::string& folder) {
+  const std::string path = folder + "/chat_template.jinja";
+  if (std::filesystem::exists(path)) return read_text_file(path);
+  const std::string config = folder + "/tokenizer_config.json";
+  if (!std::filesystem::exists(config)) return "";
+  const Json json = parse_json(read_text_file(config));
+  const auto it = json.find("chat_template");
+  return it != json.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
 }  // namespace
 
 std::string gguf_tokenizer_json(const GgufFiles& files) { return Writer(files).write(); }
 
 std::string gguf_chat_template(const GgufFiles& files) {
   return files.text_or("tokenizer.chat_template", "");
+}
+
+void write_gguf_tokenizer(const std::string& folder, int64_t vocab, GgufWriter& writer) {
+  const std::string path = folder + "/tokenizer.json";
+  const Tree json = Tree::parse(read_text_file(path, kMaxFileBytes), nullptr, false);
+  const bool bpe = json.is_object() && json.contains("model") && json["model"].is_object() &&
+                   json["model"].contains("vocab") && json["model"]["vocab"].is_object() &&
+                   json["model"].contains("merges") && json["model"]["merges"].is_array();
+  if (!bpe) fail(path, ": field model must be BPE with vocab and merges");
+  const Vocabulary vocabulary = read_vocabulary(path, json, vocab);
+  writer.text("tokenizer.ggml.model", "gpt2");
+  writer.text("tokenizer.ggml.pre", pre_tokenizer_of(path, json).name);
+  writer.texts("tokenizer.ggml.tokens", vocabulary.tokens);
+  writer.i32s("tokenizer.ggml.token_type", vocabulary.types);
+  writer.texts("tokenizer.ggml.merges", vocabulary.merges);
+  const std::vector<int32_t> ends = describe_model(folder).spec.eos_ids;
+  if (!ends.empty()) writer.u32("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(ends[0]));
+  if (ends.size() > 1) writer.u32("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(ends[1]));
+  writer.boolean("tokenizer.ggml.add_bos_token", false);
+  const std::string chat = chat_template_of(folder);
+  if (!chat.empty()) writer.text("tokenizer.chat_template", chat);
 }
 
 }  // namespace replayssm

@@ -19,8 +19,7 @@ using ops::QuantRow;
 constexpr int64_t kFp8Block = 128;
 constexpr std::array<int8_t, 16> kMinus8 = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 constexpr std::array<int8_t, 16> kPlain = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-constexpr std::array<int8_t, 16> kE2m1 = {0, 1,  2,  3,  4,  6,  8,  12,
-                                          0, -1, -2, -3, -4, -6, -8, -12};
+constexpr std::array<int8_t, 16> kE2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 constexpr int kAwqOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // the nibble of output 0..7 of a word
 
 using Shape = std::vector<int64_t>;
@@ -74,7 +73,8 @@ std::vector<float> finite_scales(const TensorView& tensor) {
 
 float one_scale(const TensorView& tensor) {
   const std::vector<float> scales = finite_scales(tensor);
-  if (scales.size() != 1) refuse(tensor, concat("has shape ", tensor.shape_text(), ", must be one"));
+  if (scales.size() != 1)
+    refuse(tensor, concat("has shape ", tensor.shape_text(), ", must be one"));
   return scales[0];
 }
 
@@ -132,8 +132,9 @@ class Finder {
       case FileDType::kBF16:
         return std::nullopt;
       default:
-        refuse(*weight, concat("is ", file_dtype_name(weight->dtype),
-                               "; weights must be F32, F16, BF16, FP8, NVFP4, MXFP4, INT8 or INT4"));
+        refuse(*weight,
+               concat("is ", file_dtype_name(weight->dtype),
+                      "; weights must be F32, F16, BF16, FP8, NVFP4, MXFP4, INT8 or INT4"));
     }
   }
 
@@ -149,8 +150,8 @@ class Finder {
   const TensorView& need(const char* suffix, const TensorView& beside) {
     const TensorView* tensor = part(suffix);
     if (tensor == nullptr) {
-      refuse(beside, concat("is ", file_dtype_name(beside.dtype), ", but there is no '", module_, ".",
-                            suffix, "'"));
+      refuse(beside, concat("is ", file_dtype_name(beside.dtype), ", but there is no '", module_,
+                            ".", suffix, "'"));
     }
     return *tensor;
   }
@@ -206,7 +207,8 @@ class Finder {
     }
     format().scale = GroupScale::kF32;
     format().group = kFp8Block;
-    out_.matrix.read = [from = weight.data, cols, scales, n = blocks[1]](int64_t row, QuantRow& to) {
+    out_.matrix.read = [from = weight.data, cols, scales, n = blocks[1]](int64_t row,
+                                                                         QuantRow& to) {
       std::memcpy(to.codes, from + row * cols, static_cast<size_t>(cols));
       std::memcpy(to.scales, scales.data() + row / kFp8Block * n, static_cast<size_t>(n) * 4);
     };
@@ -388,7 +390,7 @@ class Finder {
     const int64_t cols = cols_, rows = rows_, groups = up(cols, format().group);
     const int64_t size = file_dtype_bytes(scale.dtype);
     out_.matrix.read = [=, from = &words, zero = &zeros, scales = scale.data](int64_t row,
-                                                                            QuantRow& to) {
+                                                                              QuantRow& to) {
       const int shift = 4 * kAwqOrder[row % 8];
       for (int64_t i = 0; i < cols; ++i) {
         to.codes[i] = word_at(from, i * (rows / 8) + row / 8) >> shift & 15;

@@ -6,7 +6,8 @@
 //   FP8             m.weight F8_E4M3 [o, i]; m.weight_scale [], [1], [o], [o, 1] or by blocks of
 //                   128 x 128; or m.weight_scale_inv, by blocks
 //   INT8            m.weight I8 [o, i]; m.weight_scale [o] or [o, 1]
-//   NVFP4           m.weight U8 [o, i/2], m.weight_scale E4M3 [o, i/16], m.weight_scale_2 (modelopt);
+//   NVFP4           m.weight U8 [o, i/2], m.weight_scale E4M3 [o, i/16], m.weight_scale_2
+//   (modelopt);
 //                   m.weight_packed, m.weight_scale, m.weight_global_scale, which divides
 //   MXFP4           m.weight_packed U8 [o, i/2], m.weight_scale U8 [o, i/32]
 //   pack-quantized  m.weight_packed I32 [o, i/8] or (8 bits) [o, i/4], m.weight_scale [o, i/g],

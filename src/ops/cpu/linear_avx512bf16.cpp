@@ -6,10 +6,9 @@ namespace replayssm::ops {
 namespace {
 
 #include "ops/cpu/linear_vector512.h"
-// The body needs the vector.
-#include "ops/cpu/linear_body.h"
-
+// These need the vector.
 #include "ops/cpu/linear_bf16dot.h"
+#include "ops/cpu/linear_body.h"
 
 }  // namespace
 

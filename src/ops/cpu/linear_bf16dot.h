@@ -1,4 +1,5 @@
-// Weight of linear_body.h by the native product of bf16 pairs. Included inside an anonymous namespace.
+// Weight of linear_body.h by the native product of bf16 pairs. Included inside an anonymous
+// namespace.
 
 struct Bf16Dot {
   using X = uint16_t;

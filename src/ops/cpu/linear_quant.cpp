@@ -27,7 +27,10 @@ struct Layout {
         min(kPanel * format.min_bytes()),
         super(format.super ? 2 * kPanel : 0),
         super_min(format.super && format.min == GroupMin::kSuper ? 2 * kPanel : 0),
-        codes(group * 8 * (format.codes == Codes::kNibble ? 4 : format.codes == Codes::kInt6 ? 6 : 8)),
+        codes(group * 8 *
+              (format.codes == Codes::kNibble ? 4
+               : format.codes == Codes::kInt6 ? 6
+                                              : 8)),
         per_super(kSuperBlock / group) {}
 
   int64_t supers(int64_t g) const { return super == 0 ? 0 : (g + per_super - 1) / per_super; }
@@ -41,7 +44,9 @@ struct Layout {
   int64_t panel_bytes() const { return at(n_groups); }
 };
 
-int nibble_shift(int64_t i) { return static_cast<int>(i % 2 == 0 ? 2 * (i % 8) : 14 + 2 * (i % 8)); }
+int nibble_shift(int64_t i) {
+  return static_cast<int>(i % 2 == 0 ? 2 * (i % 8) : 14 + 2 * (i % 8));
+}
 
 // Code i of a group, of output o, into zeroed bytes.
 void put_code(Codes kind, char* codes, int64_t i, int64_t o, uint8_t code) {
@@ -229,8 +234,7 @@ void QuantPanels::run(const Context& context, ConstMatrix x, Matrix y, const flo
     args.min = format.min;
     args.super = format.super;
     args.group = format.group;
-    args.output_scale =
-        format.output_scale ? output_scale.as<float>() + first * kPanel : nullptr;
+    args.output_scale = format.output_scale ? output_scale.as<float>() + first * kPanel : nullptr;
     args.tables = &tables;
     function(args);
   };

@@ -80,8 +80,8 @@ struct Int6 {
     Operand operand(const Tables& t, int s) const {
       const U16 nibble = low[s / 4] >> (4 * (s % 4));
       const U16 two = s < 2 ? high << (4 - 2 * s) : high >> (2 * s - 4);
-      const __m512i index = _mm512_ternarylogic_epi32(_mm512_set1_epi16(15), (__m512i)nibble,
-                                                      (__m512i)two, 0xca);
+      const __m512i index =
+          _mm512_ternarylogic_epi32(_mm512_set1_epi16(15), (__m512i)nibble, (__m512i)two, 0xca);
       return (__m512bh)_mm512_permutex2var_epi16(t.positive, index, t.negative);
     }
   };

@@ -12,9 +12,9 @@
 //   DecodedWeight               Weight of linear_body.h on operands as stored by store_operand
 //
 // Order of an output's sum: for each group the products of its inputs upwards from 0, then
-// sum = fma(dot, scale, sum), then sum = fma(min, sum of x, sum). Formats without scales go on in one
-// sum. Weights decoded in registers or through memory are the same operands in the same order, so
-// the number of rows leaves the bits alone.
+// sum = fma(dot, scale, sum), then sum = fma(min, sum of x, sum). Formats without scales go on in
+// one sum. Weights decoded in registers or through memory are the same operands in the same order,
+// so the number of rows leaves the bits alone.
 
 // What a format has per group, and where.
 struct GroupLayout {
@@ -227,8 +227,8 @@ void dot_group(const QuantArgs& args, const typename Decoder::Tables& tables, co
 
 template <int kRows>
 void decoded_group(const QuantArgs& args, const char* weight, const X* x, int64_t x_stride,
-                   const float* scale, const float* min, const float* x_sums,
-                   int64_t x_sums_stride, float* sums) {
+                   const float* scale, const float* min, const float* x_sums, int64_t x_sums_stride,
+                   float* sums) {
   constexpr int kVecs = kVectors<kRows>;
   for (int64_t column = 0; column < kPanelWidth; column += kVecs * kWidth) {
     V dot[kRows][kVecs];
@@ -371,13 +371,12 @@ void tile_quant(const QuantArgs& args) {
         const int64_t row = rows * b / n_blocks, count = rows * (b + 1) / n_blocks - row;
         for (int64_t line = 0; line < ahead; line += 64) prefetch_far(at + b * ahead + line);
         for (int64_t g = 0; g < n_groups; ++g) {
-          decoded_rows(count, args,
-                       reinterpret_cast<const char*>(scratch.decoded) +
-                           g * args.group / kStep * kStepBytes,
-                       x.x + row * x.stride + g * args.group, x.stride,
-                       scratch.scale + g * kPanelWidth, scratch.min + g * kPanelWidth,
-                       x.sums + row * x.sums_stride + g, x.sums_stride,
-                       scratch.sums + row * kPanelWidth);
+          decoded_rows(
+              count, args,
+              reinterpret_cast<const char*>(scratch.decoded) + g * args.group / kStep * kStepBytes,
+              x.x + row * x.stride + g * args.group, x.stride, scratch.scale + g * kPanelWidth,
+              scratch.min + g * kPanelWidth, x.sums + row * x.sums_stride + g, x.sums_stride,
+              scratch.sums + row * kPanelWidth);
         }
       }
     }

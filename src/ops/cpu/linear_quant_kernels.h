@@ -6,7 +6,8 @@
 //   [scale x 64] [min x 64]                   as stored by the format
 //   codes of `group` inputs; short last groups are filled with code 0
 //
-//   kNibble  per 8 inputs a word per output: bits 4k input 2k, bits 16 + 4k input 2k + 1 (k < 4), so
+//   kNibble  per 8 inputs a word per output: bits 4k input 2k, bits 16 + 4k input 2k + 1 (k < 4),
+//   so
 //            that a 16-bit lane holds the codes of four pairs of inputs
 //   kInt6    per 16 inputs two such words of the low nibbles and one of the upper two bits: bits 2k
 //            input 2k, bits 16 + 2k input 2k + 1 (k < 8); each the words of all 64 outputs together

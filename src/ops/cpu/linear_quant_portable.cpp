@@ -43,7 +43,8 @@ inline V each(const char* p, const Value& value) {
 }
 inline V load_f16(const char* p) { return each<uint16_t>(p, half_value); }
 inline V load_bf16(const char* p) {
-  return each<uint16_t>(p, [](uint16_t b) { return bits_to_float(static_cast<uint32_t>(b) << 16); });
+  return each<uint16_t>(p,
+                        [](uint16_t b) { return bits_to_float(static_cast<uint32_t>(b) << 16); });
 }
 inline V load_u8(const char* p) {
   return each<uint8_t>(p, [](uint8_t b) { return static_cast<float>(b); });

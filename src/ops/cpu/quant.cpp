@@ -51,8 +51,9 @@ QuantRowBuffer::QuantRowBuffer(const QuantFormat& format, int64_t cols)
 float e4m3_value(uint8_t bits) {
   const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
   if ((bits & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u);
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   return (bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
