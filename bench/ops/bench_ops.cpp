@@ -1,7 +1,7 @@
 // Dense ops against what the machine can do: GEMV against the read bandwidth measured beside it,
 // GEMM against oneDNN, decode attention in GB/s of cache.
 //
-//   bench_ops [--threads N] [--seconds S] [--json FILE]
+//   bench_ops [--threads N] [--seconds S] [--json FILE] [--only linear|quant|attention|small]
 //
 // Weights and caches rotate over more memory than the last-level cache holds. Contenders take turns
 // and the best round of each counts: other load on the machine then hurts both alike.
@@ -25,6 +25,7 @@
 #include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/quant.h"
 #include "ops/sample.h"
 #include "replay/convert.h"
 
@@ -42,6 +43,7 @@ struct Options {
   int threads = 0;
   double seconds = 0.4;  // a case and contender
   std::string json;
+  std::string only;  // one section
 };
 
 double now() {
@@ -139,9 +141,13 @@ class Suite {
     report_["bf16_dot"] = context_.bf16_dot();
     report_["threads"] = pool_.size();
     report_["onednn"] = onednn_version();
-    linear();
-    attention();
-    small();
+    const auto section = [&](const char* name, void (Suite::*run)()) {
+      if (options_.only.empty() || options_.only == name) (this->*run)();
+    };
+    section("linear", &Suite::linear);
+    section("quant", &Suite::quant);
+    section("attention", &Suite::attention);
+    section("small", &Suite::small);
     if (!options_.json.empty()) {
       std::ofstream file(options_.json);
       file << report_.dump(2) << '\n';
@@ -248,6 +254,104 @@ class Suite {
     std::printf("\n");
     std::fflush(stdout);
     report_["linear"].push_back(row);
+  }
+
+  // Weights of few bits: GB/s of what is kept in memory, beside the read bandwidth; and the time
+  // against bf16 weights of the same shape.
+  void quant() {
+    using ops::Codes;
+    using ops::GroupMin;
+    using ops::GroupScale;
+    struct Kind {
+      const char* name;
+      ops::QuantFormat format;
+    };
+    const Kind kinds[] = {
+        {"q4_0", {Codes::kNibble, {}, 32, GroupScale::kF16, GroupMin::kNone, false, false}},
+        {"q4_k", {Codes::kNibble, {}, 32, GroupScale::kU8, GroupMin::kSuper, true, false}},
+        {"nvfp4", {Codes::kNibble, {}, 16, GroupScale::kE4m3, GroupMin::kNone, false, true}},
+        {"int4 128", {Codes::kNibble, {}, 128, GroupScale::kBF16, GroupMin::kNone, false, false}},
+        {"q5_k", {Codes::kInt6, {}, 32, GroupScale::kU8, GroupMin::kSuper, true, false}},
+        {"q6_k", {Codes::kInt6, {}, 16, GroupScale::kI8, GroupMin::kNone, true, false}},
+        {"q8_0", {Codes::kInt8, {}, 32, GroupScale::kF16, GroupMin::kNone, false, false}},
+        {"fp8", {Codes::kE4m3, {}, 128, GroupScale::kNone, GroupMin::kNone, false, true}}};
+    constexpr int64_t kIn = 4096, kOut = 4096;
+    std::printf("\nfew bits, %ld x %ld, x in bf16\n%-8s %-12s %4s %9s %8s %7s %7s %8s %7s\n", kOut,
+                kIn, "isa", "weight", "rows", "us", "GB/s", "read", "% read", "GF/s", "x bf16");
+    for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+      if (!isa_supported(isa)) continue;
+      const Context context(pool_, isa, isa == Isa::kAvx512 && ops::bf16_dot_supported());
+      std::vector<double> bf16_seconds;
+      Buffer plain(static_cast<size_t>(kIn * kOut * 2));
+      fill(plain, DType::kBF16, 1.0f);
+      quant_rows(context, "bf16", bf16_seconds,
+                 [&] { return Linear::pack({plain.data(), DType::kBF16, kOut, kIn, kIn}); });
+      for (const Kind& kind : kinds) {
+        const ops::QuantMatrix matrix{
+            kind.format, kOut, kIn, [&](int64_t row, ops::QuantRow& to) {
+              const auto bits = static_cast<uint8_t>(row);
+              for (int64_t i = 0; i < kIn; ++i) to.codes[i] = static_cast<uint8_t>((i + bits) % 16);
+              for (int64_t g = 0; g < kIn / kind.format.group * kind.format.scale_bytes(); ++g) {
+                to.scales[g] = std::byte{0x38};
+              }
+              for (int64_t b = 0; kind.format.super && b < kIn / ops::kSuperBlock; ++b) {
+                to.super[b] = to.super_min[b] = 0x2800;
+              }
+            }};
+        quant_rows(context, kind.name, bf16_seconds,
+                   [&] { return Linear::pack(matrix, nullptr, &pool_); });
+      }
+    }
+  }
+
+  // The first call is bf16's: it fills `bf16_seconds`, which the others are measured against.
+  void quant_rows(const Context& context, const char* name, std::vector<double>& bf16_seconds,
+                  const std::function<Linear()>& pack) {
+    std::vector<Linear> weights;
+    for (int64_t total = 0; total < kRotate; total += static_cast<int64_t>(weights[0].bytes())) {
+      weights.push_back(pack());
+    }
+    const int64_t n_in = weights[0].n_in(), n_out = weights[0].n_out();
+    const auto bytes = static_cast<int64_t>(weights[0].bytes());
+    const bool first = bf16_seconds.empty();
+    size_t index = 0;
+    for (const int64_t rows : {1, 4, 8, 32, 256}) {
+      Buffer x(static_cast<size_t>(rows * n_in * 2));
+      Buffer y(static_cast<size_t>(rows * n_out * 4));
+      fill(x, DType::kBF16, 1.0f);
+      double best = 1e30, read = 0.0;
+      for (int turn = 0; turn < 4; ++turn) {
+        settle();
+        best = std::min(best, best_round(options_.seconds / 4, static_cast<int64_t>(weights.size()),
+                                         [&](int64_t i) {
+                                           weights[static_cast<size_t>(i)].run(
+                                               context, {x.data(), DType::kBF16, rows, n_in, n_in},
+                                               {y.data(), DType::kF32, rows, n_out, n_out});
+                                         }));
+        if (rows == 1) read = std::max(read, read_gbs(options_.seconds / 4, bytes));
+      }
+      if (first) bf16_seconds.push_back(best);
+      const double gbs = static_cast<double>(bytes) / best / 1e9;
+      const double gfs = 2.0 * static_cast<double>(rows * n_in * n_out) / best / 1e9;
+      const double speedup = bf16_seconds[index++] / best;
+      std::printf("%-8s %-12s %4ld %9.1f %8.1f ", isa_name(context.isa()), name, rows, best * 1e6,
+                  gbs);
+      if (rows == 1) {
+        std::printf("%7.1f %6.0f%%", read, 100.0 * gbs / read);
+      } else {
+        std::printf("%7s %7s", "", "");
+      }
+      std::printf(" %8.1f %6.2fx\n", gfs, speedup);
+      std::fflush(stdout);
+      report_["quant"].push_back({{"isa", isa_name(context.isa())},
+                                  {"weight", name},
+                                  {"rows", rows},
+                                  {"us", best * 1e6},
+                                  {"gb_s", gbs},
+                                  {"read_gb_s", read},
+                                  {"gf_s", gfs},
+                                  {"over_bf16", speedup}});
+    }
   }
 
   void attention() {
@@ -384,8 +488,10 @@ Options parse(int argc, char** argv) {
       options.seconds = std::atof(value.c_str());
     } else if (flag == "--json") {
       options.json = value;
+    } else if (flag == "--only") {
+      options.only = value;
     } else {
-      fail(flag, ": bench_ops knows --threads, --seconds and --json");
+      fail(flag, ": bench_ops knows --threads, --seconds, --json and --only");
     }
   }
   return options;

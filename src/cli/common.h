@@ -93,5 +93,6 @@ void add_generate(CLI::App& app);
 void add_logits(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_serve(CLI::App& app);
+void add_quantize(CLI::App& app);
 
 }  // namespace replayssm::cli

@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   cli::add_logits(app);
   cli::add_inspect(app);
   cli::add_serve(app);
+  cli::add_quantize(app);
   for (CLI::App* verb : app.get_subcommands({})) cli::refuse_empty_values(*verb);
   std::string verbs;
   bool known = argc > 1 && argv[1][0] == '-';  // --help, or for the parser to refuse

@@ -7,17 +7,24 @@
 // then add); bf16 operands widen exactly. With Context::bf16_dot and bf16 on both sides the sum
 // takes i in pairs by the native pair product instead, which flushes subnormals. The bias is added
 // to the sum, then y is rounded once. Rows and threads never change the order.
+//
+// Weights of few bits (ops/quant.h) stay as stored: each group of inputs has its own sum, which its
+// scale then multiplies; ops/cpu/linear_quant_body.h gives the order.
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "core/memory.h"
 #include "ops/context.h"
 #include "ops/matrix.h"
+#include "ops/quant.h"
 
 namespace replayssm::ops {
+
+struct QuantPanels;
 
 class Linear {
  public:
@@ -28,6 +35,11 @@ class Linear {
   // and up, or q, k and v, in one pass over x). bias: [n_out] or null, copied. The sources may go.
   static Linear pack(ConstMatrix weight, const float* bias = nullptr);
   static Linear pack(std::span<const ConstMatrix> parts, const float* bias = nullptr);
+  // The same of few bits; panels are packed on `pool` if there is one.
+  static Linear pack(const QuantMatrix& weight, const float* bias = nullptr,
+                     ThreadPool* pool = nullptr);
+  // The parts' outputs one after another: for parts of different formats.
+  static Linear stack(std::vector<Linear> parts);
 
   // The same in pieces: all outputs are packed by pack_rows() before the first run. dtype: bf16 if
   // all parts are, else fp32.
@@ -39,8 +51,8 @@ class Linear {
 
   int64_t n_out() const { return n_out_; }
   int64_t n_in() const { return n_in_; }
-  DType dtype() const { return dtype_; }
-  size_t bytes() const { return weight_.bytes() + bias_.bytes(); }
+  DType dtype() const { return dtype_; }  // of few bits: kBF16, what they are multiplied as
+  size_t bytes() const;
   bool empty() const { return n_out_ == 0; }
 
   void run(const Context& context, ConstMatrix x, Matrix y) const;
@@ -55,6 +67,8 @@ class Linear {
   // fp32: [panel][n_in][64]; bf16: [panel][ceil(n_in / 2)][64][2]; tails are zero.
   Buffer weight_;
   Buffer bias_;  // [panels * 64] fp32, or empty
+  std::shared_ptr<const QuantPanels> quant_;
+  std::vector<Linear> parts_;  // if stacked, and then nothing else
 };
 
 }  // namespace replayssm::ops

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "ops/cpu/linear_kernels.h"
+#include "ops/cpu/linear_quant.h"
 #include "replay/convert.h"
 
 namespace replayssm::ops {
@@ -103,8 +104,47 @@ void Linear::pack_rows(int64_t output, ConstMatrix rows) {
   }
 }
 
+Linear Linear::pack(const QuantMatrix& weight, const float* bias, ThreadPool* pool) {
+  Linear linear;
+  linear.n_out_ = weight.rows;
+  linear.n_in_ = weight.cols;
+  linear.dtype_ = DType::kBF16;
+  linear.quant_ = std::make_shared<const QuantPanels>(weight, pool);
+  if (bias != nullptr) {
+    linear.bias_ = Buffer(static_cast<size_t>((weight.rows + kPanel - 1) / kPanel * kPanel) * 4);
+    std::memcpy(linear.bias_.data(), bias, static_cast<size_t>(weight.rows) * 4);
+  }
+  return linear;
+}
+
+Linear Linear::stack(std::vector<Linear> parts) {
+  REPLAYSSM_CHECK(!parts.empty(), "no weight");
+  Linear linear;
+  linear.n_in_ = parts[0].n_in_;
+  linear.dtype_ = parts[0].dtype_;
+  for (const Linear& part : parts) {
+    REPLAYSSM_CHECK(part.n_in_ == linear.n_in_, part.n_in_, " and ", linear.n_in_);
+    linear.n_out_ += part.n_out_;
+    if (part.dtype_ != DType::kBF16) linear.dtype_ = DType::kF32;
+  }
+  linear.parts_ = std::move(parts);
+  return linear;
+}
+
+size_t Linear::bytes() const {
+  size_t bytes = weight_.bytes() + bias_.bytes();
+  if (quant_ != nullptr) bytes += quant_->bytes();
+  for (const Linear& part : parts_) bytes += part.bytes();
+  return bytes;
+}
+
 void Linear::unpack_row(int64_t output, float* row) const {
   REPLAYSSM_CHECK(output >= 0 && output < n_out_, output, " of ", n_out_);
+  for (const Linear& part : parts_) {
+    if (output < part.n_out_) return part.unpack_row(output, row);
+    output -= part.n_out_;
+  }
+  if (quant_ != nullptr) return quant_->unpack_row(output, row);
   const bool bf16 = dtype_ == DType::kBF16;
   const int64_t n_steps = bf16 ? (n_in_ + 1) / 2 : n_in_;
   const int64_t base = output / kPanel * n_steps * kPanel + output % kPanel;
@@ -125,6 +165,15 @@ void Linear::run(const Context& context, ConstMatrix x, Matrix y) const {
   REPLAYSSM_CHECK(is_activation(x.dtype) && is_activation(y.dtype), dtype_name(x.dtype), " -> ",
                   dtype_name(y.dtype));
   if (x.rows == 0) return;
+  int64_t first_output = 0;
+  for (const Linear& part : parts_) {
+    part.run(context, x, y.slice_cols(first_output, part.n_out_));
+    first_output += part.n_out_;
+  }
+  if (!parts_.empty()) return;
+  if (quant_ != nullptr) {
+    return quant_->run(context, x, y, bias_.bytes() == 0 ? nullptr : bias_.as<float>());
+  }
   const bool bf16 = dtype_ == DType::kBF16;
   const PanelFunction function = function_for(context, bf16, x.dtype == DType::kBF16);
   const int64_t n_panels = (n_out_ + kPanel - 1) / kPanel;
