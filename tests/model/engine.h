@@ -14,6 +14,12 @@
 
 namespace replayssm {
 
+// What a load of the folder takes; the weights' memory is gone.
+inline LoadedWeightsCpu weights_of(const std::string& folder) {
+  HostArena memory;
+  return load_weights_cpu(*Model::load(folder, {}), memory);
+}
+
 struct Sequence {
   SequenceState state;
   std::vector<int32_t> pages;

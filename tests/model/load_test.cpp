@@ -16,11 +16,6 @@ std::shared_ptr<const Model> load(const std::string& folder, ModelOptions option
   return Model::load(folder, options);
 }
 
-LoadedWeightsCpu weights_of(const std::string& folder) {
-  HostArena memory;
-  return load_weights_cpu(*load(folder), memory);
-}
-
 std::vector<float> all_logits(const std::string& folder, const ModelOptions& options) {
   Engine engine(folder, options);
   return engine.logits({3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3}, 5, 4);
