@@ -22,16 +22,16 @@ struct FormatRow {
 constexpr FormatRow kFormats[] = {
     {WeightFormat::kFloat, "16- or 32-bit floats", true},
     {WeightFormat::kFp8Tensor, "FP8 with one scale per tensor", true},
-    {WeightFormat::kFp8Channel, "FP8 with one scale per output channel", false},
+    {WeightFormat::kFp8Channel, "FP8 with one scale per output channel", true},
     {WeightFormat::kFp8Block, "FP8 in blocks of 128 x 128", true},
-    {WeightFormat::kInt8Channel, "INT8 with one scale per output channel", false},
-    {WeightFormat::kNvfp4, "NVFP4 (modelopt)", false},
-    {WeightFormat::kNvfp4Packed, "NVFP4 (compressed-tensors)", false},
-    {WeightFormat::kMxfp4, "MXFP4", false},
-    {WeightFormat::kPacked, "packed integers (compressed-tensors)", false},
-    {WeightFormat::kGptq, "GPTQ", false},
+    {WeightFormat::kInt8Channel, "INT8 with one scale per output channel", true},
+    {WeightFormat::kNvfp4, "NVFP4 (modelopt)", true},
+    {WeightFormat::kNvfp4Packed, "NVFP4 (compressed-tensors)", true},
+    {WeightFormat::kMxfp4, "MXFP4", true},
+    {WeightFormat::kPacked, "packed integers (compressed-tensors)", true},
+    {WeightFormat::kGptq, "GPTQ", true},
     {WeightFormat::kGptqOrdered, "GPTQ with act-order", false},
-    {WeightFormat::kAwq, "AWQ", false},
+    {WeightFormat::kAwq, "AWQ", true},
     {WeightFormat::kBitsandbytes4, "bitsandbytes 4-bit", false},
     {WeightFormat::kBitsandbytes8, "bitsandbytes 8-bit", false},
     {WeightFormat::kMlx, "MLX", false},
@@ -305,7 +305,8 @@ void check_formats(const std::string& folder, const TensorFiles& files,
        ", which is not supported (tensor '", of_first.weight->name, "', ",
        file_dtype_name(of_first.weight->dtype), " ", of_first.weight->shape_text(),
        stated.empty() ? "" : concat("; config.json says ", stated),
-       "); supported are F32, F16, BF16, and FP8 with one scale per tensor or per 128 x 128 block");
+       "); supported are F32, F16, BF16, FP8, INT8, NVFP4, MXFP4, packed integers, GPTQ without "
+       "act-order and AWQ");
 }
 
 }  // namespace replayssm

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "model/config.h"
+#include "model/quantization.h"
 
 namespace replayssm {
 namespace {
@@ -21,17 +23,48 @@ DType wide_dtype(const TensorView& tensor) {
   }
 }
 
+// "a.weight" is the weight of module "a"; experts in one tensor are no module.
+std::optional<ModuleFormat> format_of_weight(const TensorFiles& files, const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!name.ends_with(kWeight)) return std::nullopt;
+  return module_format(files, name.substr(0, name.size() - kWeight.size()));
+}
+
+QuantHints read_hints(const std::string& path) {
+  QuantHints hints;
+  const ConfigObject config = ConfigObject::read_file(path);
+  if (!config.has_object("quantization_config")) return hints;
+  const ConfigObject stated = config.object("quantization_config");
+  hints.gptq_symmetric = stated.boolean_or("sym", true);
+  if (stated.has_text("checkpoint_format") && stated.text("checkpoint_format") == "gptq_v2") {
+    hints.gptq_zero_offset = 0;
+  }
+  return hints;
+}
+
 }  // namespace
 
 WeightFiles::WeightFiles(const ModelDescription& model, const std::string& folder)
-    : model_(model), files_(TensorFiles::open_folder(folder)) {
+    : model_(model),
+      files_(TensorFiles::open_folder(folder)),
+      hints_(read_hints(folder + "/config.json")) {
   if (!model.spec.tied && !has(model.names.lm_head)) {
     fail(files_.source(), ": has no tensor '", model.names.lm_head,
          "', but tie_word_embeddings is false");
   }
 }
 
+bool WeightFiles::has(const std::string& name) const {
+  return files_.find(name) != nullptr || format_of_weight(files_, name).has_value();
+}
+
 MatrixFormat WeightFiles::format_of(const std::string& name) const {
+  const auto module = format_of_weight(files_, name);
+  if (module && module->format != WeightFormat::kFloat &&
+      module->format != WeightFormat::kFp8Tensor && module->format != WeightFormat::kFp8Block &&
+      is_served(module->format)) {
+    return MatrixFormat::kFewBits;
+  }
   if (files_.at(name).dtype != FileDType::kF8E4M3) return MatrixFormat::kWide;
   return has(name + "_scale_inv") ? MatrixFormat::kFp8Block : MatrixFormat::kFp8Tensor;
 }
@@ -73,6 +106,15 @@ const Fp8Matrix& WeightFiles::fp8(const MatrixPart& part) {
   }
   mark(tensor, part.n_rows * part.cols);
   return *fp8_;
+}
+
+ops::QuantMatrix WeightFiles::few_bits(const MatrixPart& part) {
+  const std::string module = part.name.substr(0, part.name.rfind('.'));
+  const auto stored = find_quantised(files_, module, part.rows, part.cols, hints_);
+  REPLAYSSM_CHECK(stored.has_value(), part.name);
+  for (const TensorView* tensor : stored->used) taken_.try_emplace(tensor, 0);
+  n_parameters_ += part.n_rows * part.cols;
+  return stored->matrix.slice_rows(part.first, part.n_rows);
 }
 
 ops::ConstMatrix WeightFiles::rows(const MatrixPart& part, DType fp8_to) {

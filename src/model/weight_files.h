@@ -10,6 +10,7 @@
 
 #include "core/memory.h"
 #include "model/families/family.h"
+#include "model/formats/published.h"
 #include "model/fp8.h"
 #include "model/safetensors.h"
 #include "ops/matrix.h"
@@ -38,13 +39,14 @@ enum class MatrixFormat {
   kWide,       // F32, F16 or BF16
   kFp8Tensor,  // E4M3 with one scale
   kFp8Block,   // E4M3 with a scale for each 128 x 128 block
+  kFewBits,    // as model/formats/published.h reads it
 };
 
 class WeightFiles {
  public:
   WeightFiles(const ModelDescription& model, const std::string& folder);
 
-  bool has(const std::string& name) const { return files_.find(name) != nullptr; }
+  bool has(const std::string& name) const;
   MatrixFormat format_of(const std::string& name) const;
   // Of a wide matrix, unchecked.
   DType dtype_of(const std::string& name) const;
@@ -53,6 +55,8 @@ class WeightFiles {
   ops::ConstMatrix rows(const MatrixPart& part, DType fp8_to);
   // An FP8 matrix as it is kept; whole: the part says which rows are used.
   const Fp8Matrix& fp8(const MatrixPart& part);
+  // The part's rows in few bits; reads from the files, which must outlive it.
+  ops::QuantMatrix few_bits(const MatrixPart& part);
   // fp32 [n]. kConvWeight comes as [width, n / width], as the kernels take it.
   std::vector<float> vector(const std::string& name, int64_t n, VectorKind kind, int32_t width);
   // A tied model's file may hold the head too: refuses one that differs from the embedding.
@@ -70,6 +74,7 @@ class WeightFiles {
 
   const ModelDescription& model_;
   TensorFiles files_;
+  QuantHints hints_;
   std::unordered_map<const TensorView*, int64_t> taken_;  // elements
   std::vector<std::string> skipped_;
   int64_t n_parameters_ = 0;

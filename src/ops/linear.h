@@ -48,6 +48,7 @@ class Linear {
   void pack_rows(int64_t output, ConstMatrix rows);
   // Of such a weight.
   static int64_t packed_bytes(int64_t n_out, int64_t n_in, DType dtype);
+  static int64_t packed_bytes(int64_t n_out, int64_t n_in, const QuantFormat& format);
 
   int64_t n_out() const { return n_out_; }
   int64_t n_in() const { return n_in_; }

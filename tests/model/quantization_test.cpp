@@ -175,16 +175,8 @@ TEST(Formats, UnservedOnesAreNamed) {
     model.config() = replaced(model.config(), "{", "{\"quantization_config\": " + stated + ", ");
     model.expect_refused(parts);
     model.expect_refused({"model.safetensors: the weights of 1 of ", "which is not supported",
-                          module, "supported are F32, F16, BF16, and FP8"});
+                          module, "supported are F32, F16, BF16, FP8, INT8, NVFP4"});
   };
-  expect({{".weight", FileDType::kF8E4M3, {56, 40}, nullptr},
-          {".weight_scale", FileDType::kBF16, {56, 1}, nullptr}},
-         R"({"quant_method": "compressed-tensors", "format": "float-quantized"})",
-         {"FP8 with one scale per output channel", "compressed-tensors, float-quantized"});
-  expect({{".qweight", FileDType::kI32, {40, 7}, nullptr},
-          {".qzeros", FileDType::kI32, {1, 7}, nullptr},
-          {".scales", FileDType::kF16, {1, 56}, nullptr}},
-         R"({"quant_method": "awq", "bits": 4})", {"AWQ, 4 bits", "config.json says awq, 4 bits"});
   expect({{".qweight", FileDType::kBF16, {56, 40}, nullptr}},
          R"({"quant_method": "awq", "bits": 4})", {"of an unknown format", "says awq, 4 bits"});
   expect({{".weight", FileDType::kU8, {1120, 1}, nullptr},

@@ -1,5 +1,6 @@
 #include "model/cpu/weights_cpu.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "model/load_weights.h"
@@ -20,7 +21,28 @@ DType CpuWeightSink::packed_dtype(std::span<const MatrixPart> parts) const {
   return DType::kBF16;
 }
 
+// Parts of which some are of few bits, each as it is stored.
+ops::Linear CpuWeightSink::stacked(std::span<const MatrixPart> parts) {
+  std::vector<ops::Linear> all;
+  for (const MatrixPart& part : parts) {
+    if (files_.format_of(part.name) != MatrixFormat::kFewBits) {
+      all.push_back(linear({&part, 1}, LinearUse::kLayer));
+      continue;
+    }
+    const ops::QuantMatrix matrix = files_.few_bits(part);
+    matrix_bytes_ += ops::Linear::packed_bytes(matrix.rows, matrix.cols, matrix.format);
+    if (!counts_) all.push_back(ops::Linear::pack(matrix));
+  }
+  if (counts_) return {};
+  return all.size() == 1 ? std::move(all[0]) : ops::Linear::stack(std::move(all));
+}
+
 ops::Linear CpuWeightSink::linear(std::span<const MatrixPart> parts, LinearUse) {
+  if (std::ranges::any_of(parts, [&](const MatrixPart& part) {
+        return files_.format_of(part.name) == MatrixFormat::kFewBits;
+      })) {
+    return stacked(parts);
+  }
   int64_t n_out = 0;
   for (const MatrixPart& part : parts) n_out += part.n_rows;
   const DType dtype = packed_dtype(parts);

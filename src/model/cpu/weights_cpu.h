@@ -35,6 +35,7 @@ class CpuWeightSink {
 
  private:
   DType packed_dtype(std::span<const MatrixPart> parts) const;
+  ops::Linear stacked(std::span<const MatrixPart> parts);
 
   const Model& model_;
   WeightFiles& files_;

@@ -24,6 +24,8 @@ class FileWeights final : public WeightSource {
         return WeightType::kFp8Row;
       case MatrixFormat::kFp8Block:
         return WeightType::kFp8Block;
+      case MatrixFormat::kFewBits:
+        fail("tensor '", name, "' is in few bits; the CUDA backend takes matrices in BF16 or FP8");
       case MatrixFormat::kWide:
         break;
     }

@@ -74,6 +74,10 @@ int64_t Linear::packed_bytes(int64_t n_out, int64_t n_in, DType dtype) {
   return n_panels * (dtype == DType::kBF16 ? (n_in + 1) / 2 : n_in) * kPanel * 4;
 }
 
+int64_t Linear::packed_bytes(int64_t n_out, int64_t n_in, const QuantFormat& format) {
+  return QuantPanels::bytes_of(format, n_out, n_in);
+}
+
 Linear::Linear(int64_t n_out, int64_t n_in, DType dtype)
     : n_out_(n_out),
       n_in_(n_in),

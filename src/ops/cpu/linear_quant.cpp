@@ -117,6 +117,12 @@ void check_format(const QuantFormat& f) {
 
 }  // namespace
 
+int64_t QuantPanels::bytes_of(const QuantFormat& format, int64_t n_out, int64_t n_in) {
+  const int64_t n_panels = (n_out + kPanel - 1) / kPanel;
+  return n_panels * (Layout(format, n_in).panel_bytes() + (format.output_scale ? 4 * kPanel : 0)) +
+         kOverRead;
+}
+
 QuantPanels::QuantPanels(const QuantMatrix& matrix, ThreadPool* pool)
     : format(matrix.format), n_out(matrix.rows), n_in(matrix.cols) {
   REPLAYSSM_CHECK(n_out > 0 && n_in > 0, n_out, " x ", n_in);

@@ -22,6 +22,7 @@ struct QuantPanels {
   Buffer output_scale;  // [panels * 64] fp32, or empty
 
   QuantPanels(const QuantMatrix& matrix, ThreadPool* pool);
+  static int64_t bytes_of(const QuantFormat& format, int64_t n_out, int64_t n_in);
   size_t bytes() const { return weight.bytes() + output_scale.bytes(); }
   void run(const Context& context, ConstMatrix x, Matrix y, const float* bias) const;
   void unpack_row(int64_t output, float* row) const;
