@@ -10,7 +10,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 start=$SECONDS
 targets=(replayssm replayssm-bench replayssm_shared)
-cmake --preset release -B build/odr "${launcher[@]}" -DCMAKE_CXX_FLAGS_RELEASE="-O0 -g0" \
+cmake --preset release -B build/odr "${launcher[@]}" -DCMAKE_BUILD_TYPE=Unoptimised \
   -DCMAKE_EXE_LINKER_FLAGS="-Wodr -Werror=odr" -DCMAKE_SHARED_LINKER_FLAGS="-Wodr -Werror=odr" \
   > "$log" 2>&1 || { cat "$log"; exit 1; }
 ninja -k 0 -C build/odr "${targets[@]}" > "$log" 2>&1 || { grep -v '^\[' "$log" | head -n 100; exit 1; }

@@ -228,7 +228,6 @@ void run(const ServeFlags& flags) {
   app_options.log = log_line;
   app_options.max_queued = flags.max_queued;
   app_options.memory = std::make_shared<server::RequestMemory>(request_bytes(flags));
-  warn_if_open(flags, app_options.api_key);
 
   // For sigwait below; all threads inherit the mask.
   sigset_t signals;
@@ -271,6 +270,7 @@ void run(const ServeFlags& flags) {
     fail(e.what(), " (see --memory and --max-positions)");
   }
   app.emplace(std::move(served), *engine, app_options);
+  warn_if_open(flags, app_options.api_key);
   front.open(*app);
   print_memory(engine->memory());
   std::printf(

@@ -192,8 +192,7 @@ void App::check_key(const HttpRequest& request) const {
 }
 
 Reply App::completions(const HttpRequest& request) {
-  CompletionRequest parsed =
-      parse_completion(parse_body(request), model_, options_.test_hooks);
+  CompletionRequest parsed = parse_completion(parse_body(request), model_, options_.test_hooks);
   EngineRequest engine;
   engine.constraint = grammars_->structured(parsed.common.structure, parsed.common.warnings);
   engine.prompts = parsed.prompts;

@@ -68,7 +68,7 @@ Disk disk;
 
 }  // namespace
 
-extern "C" int rename(const char* from, const char* to) noexcept {
+extern "C" [[gnu::visibility("default")]] int rename(const char* from, const char* to) noexcept {
   static const auto real =
       reinterpret_cast<int (*)(const char*, const char*)>(dlsym(RTLD_NEXT, "rename"));
   const int result = real(from, to);
@@ -76,7 +76,7 @@ extern "C" int rename(const char* from, const char* to) noexcept {
   return result;
 }
 
-extern "C" int fsync(int fd) {
+extern "C" [[gnu::visibility("default")]] int fsync(int fd) {
   static const auto real = reinterpret_cast<int (*)(int)>(dlsym(RTLD_NEXT, "fsync"));
   if (!disk.folder.empty()) {
     const std::string path = fs::read_symlink("/proc/self/fd/" + std::to_string(fd));

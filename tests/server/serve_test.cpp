@@ -158,7 +158,7 @@ TEST(Serve, IsTimedOverItsStreams) {
   const TempFolder folder;
   const std::string url = "http://localhost:" + std::to_string(server.port());
   const Outcome got = run_bench({"serve", "--url", url, "--batch", "1,4", "--window", "1,4",
-                                 "--tokens", "40", "--json", folder.file("bench.json")});
+                                 "--tokens", "200", "--json", folder.file("bench.json")});
   EXPECT_EQ(got.exit_code, 0) << got.err;
   const Json json = Json::parse(read_text(folder.file("bench.json")));
   ASSERT_EQ(json.at("cells").size(), 4u);

@@ -103,7 +103,7 @@ class Results(unittest.TestCase):
     def test_a_cell_in_two_files_of_a_model_is_refused(self):
         self.serve("m", 1024, {"plain": 100.0})
         self.serve("m_more", 1024, {"plain": 90.0})
-        with self.assertRaisesRegex(ValueError, "plain/fp32/T1/A1.0/B1/C1024 stands in two files"):
+        with self.assertRaisesRegex(ValueError, "plain/fp32/T1/A1.0/B1/C1024 is in two files"):
             serve_results.models(self.path)
 
     def test_results_of_other_sources_are_named(self):

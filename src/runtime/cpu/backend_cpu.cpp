@@ -1,10 +1,9 @@
-#include "runtime/backend.h"
-
 #include <cstring>
 #include <fstream>
 
 #include "model/cpu/forward_cpu.h"
 #include "model/cpu/weights_cpu.h"
+#include "runtime/backend.h"
 
 namespace replayssm {
 namespace {
