@@ -43,8 +43,8 @@ Reply App::responses(const HttpRequest& request) {
     previous = *kept;
   }
   ResponsesRequest form = translate_responses(body, previous);
-  ChatJob job = with_names(form.chat.names,
-                           [&] { return start_chat(request, form.chat.body, "resp_"); });
+  ChatJob job =
+      with_names(form.chat.names, [&] { return start_chat(request, form.chat.body, "resp_"); });
   name_warnings(job.head.warnings, form.chat);
   return std::make_shared<ResponsesAnswer>(std::move(job.head), std::move(job.source),
                                            hooks("/v1/responses"), job.request, model_,

@@ -14,12 +14,13 @@ namespace replayssm::server {
 class ApiServer : public ::testing::Test {
  protected:
   void start(AppOptions options = {}, int64_t max_positions = 400) {
-    auto served = load_served_model(REPLAYSSM_SOURCE_DIR "/models/demo-gdn", "", 4096, max_positions,
-                                    {4082});
+    auto served =
+        load_served_model(REPLAYSSM_SOURCE_DIR "/models/demo-gdn", "", 4096, max_positions, {4082});
     tokenizer_ = served.tokenizer;
     app_ = std::make_unique<App>(std::move(served), engine_, options);
-    listener_ = std::make_unique<HttpListener>(
-        ListenerOptions{}, [this](HttpRequest request) { return app_->handle(std::move(request)); });
+    listener_ = std::make_unique<HttpListener>(ListenerOptions{}, [this](HttpRequest request) {
+      return app_->handle(std::move(request));
+    });
     port_ = listener_->port();
   }
 

@@ -131,11 +131,13 @@ TEST_F(Messages, OrderOfEvents) {
   start();
   say("<think>\nhm\n</think>\n\nHi\n" + kCall, 100);
   const auto types = types_of(named_events(post(kPath, asked(kTools + R"(, "stream": true)"))));
-  const std::vector<std::string> expected = {
-      "message_start",       "ping",
-      "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
-      "content_block_start", "content_block_delta", "content_block_stop",  "content_block_start",
-      "content_block_delta", "content_block_stop",  "message_delta",       "message_stop"};
+  const std::vector<std::string> expected = {"message_start",       "ping",
+                                             "content_block_start", "content_block_delta",
+                                             "content_block_delta", "content_block_stop",
+                                             "content_block_start", "content_block_delta",
+                                             "content_block_stop",  "content_block_start",
+                                             "content_block_delta", "content_block_stop",
+                                             "message_delta",       "message_stop"};
   EXPECT_EQ(types, expected);
 }
 
@@ -241,9 +243,10 @@ TEST_F(Messages, OddToolsDoNotBlockTheOthers) {
 TEST_F(Messages, CountsWhatIsSent) {
   start({}, 4000);
   say("Hi");
-  for (const std::string extra : {std::string(), kTools, R"("system": "Be brief.")" + (", " + kTools),
-                                  std::string(R"("thinking": {"type": "adaptive"})"),
-                                  kTools + R"(, "tool_choice": {"type": "none"})"}) {
+  for (const std::string& extra :
+       {std::string(), kTools, R"("system": "Be brief.")" + (", " + kTools),
+        std::string(R"("thinking": {"type": "adaptive"})"),
+        kTools + R"(, "tool_choice": {"type": "none"})"}) {
     const Response counted = post("/v1/messages/count_tokens", asked(extra));
     ASSERT_EQ(counted.status, 200) << counted.body;
     ASSERT_EQ(post(kPath, asked(extra)).status, 200);

@@ -46,8 +46,7 @@ TEST_F(Responses, Whole) {
   const Json& output = json.at("output");
   ASSERT_EQ(output.size(), 3u);
   EXPECT_EQ(output[0].at("type"), "reasoning");
-  EXPECT_EQ(output[0].at("content"),
-            Json::parse(R"([{"type": "reasoning_text", "text": "hm"}])"));
+  EXPECT_EQ(output[0].at("content"), Json::parse(R"([{"type": "reasoning_text", "text": "hm"}])"));
   EXPECT_EQ(output[1].at("type"), "message");
   EXPECT_EQ(output[1].at("role"), "assistant");
   EXPECT_EQ(output[1].at("content")[0].at("type"), "output_text");
@@ -125,7 +124,8 @@ TEST_F(Responses, StreamEqualsWhole) {
       {"<think>\nhm\n</think>\n\nLet me see.\n" + kCall + "\n" + kCall,
        kTools + R"(, "parallel_tool_calls": false)"},
       {kCall + "\nafter it", kTools},
-      {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"input\": \"a\\nb\"}}\n</tool_call>", custom},
+      {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"input\": \"a\\nb\"}}\n</tool_call>",
+       custom},
       {"a b c d e f g h", R"("max_output_tokens": 4)"},
       {"<think>\na b c d e f g h", R"("max_output_tokens": 7)"},
       {"one STOP two", R"("stop": "STOP")"},
@@ -136,8 +136,8 @@ TEST_F(Responses, StreamEqualsWhole) {
       SCOPED_TRACE(one.text + " " + one.extra);
       say(one.text, step);
       const Json whole = post(kPath, asked(one.extra)).json();
-      const Response stream = post(
-          kPath, asked(one.extra + (one.extra.empty() ? "" : ", ") + R"("stream": true)"));
+      const Response stream =
+          post(kPath, asked(one.extra + (one.extra.empty() ? "" : ", ") + R"("stream": true)"));
       ASSERT_EQ(stream.status, 200) << stream.body;
       const auto events = named_events(stream);
       ASSERT_GE(events.size(), 3u);
@@ -159,26 +159,25 @@ TEST_F(Responses, OrderOfEvents) {
   start();
   say("<think>\nhm\n</think>\n\nHi\n" + kCall, 100);
   const auto types = types_of(named_events(post(kPath, asked(kTools + R"(, "stream": true)"))));
-  const std::vector<std::string> expected = {
-      "response.created",
-      "response.in_progress",
-      "response.output_item.added",
-      "response.content_part.added",
-      "response.reasoning_text.delta",
-      "response.reasoning_text.done",
-      "response.content_part.done",
-      "response.output_item.done",
-      "response.output_item.added",
-      "response.content_part.added",
-      "response.output_text.delta",
-      "response.output_text.done",
-      "response.content_part.done",
-      "response.output_item.done",
-      "response.output_item.added",
-      "response.function_call_arguments.delta",
-      "response.function_call_arguments.done",
-      "response.output_item.done",
-      "response.completed"};
+  const std::vector<std::string> expected = {"response.created",
+                                             "response.in_progress",
+                                             "response.output_item.added",
+                                             "response.content_part.added",
+                                             "response.reasoning_text.delta",
+                                             "response.reasoning_text.done",
+                                             "response.content_part.done",
+                                             "response.output_item.done",
+                                             "response.output_item.added",
+                                             "response.content_part.added",
+                                             "response.output_text.delta",
+                                             "response.output_text.done",
+                                             "response.content_part.done",
+                                             "response.output_item.done",
+                                             "response.output_item.added",
+                                             "response.function_call_arguments.delta",
+                                             "response.function_call_arguments.done",
+                                             "response.output_item.done",
+                                             "response.completed"};
   EXPECT_EQ(types, expected);
 }
 
@@ -259,16 +258,15 @@ TEST_F(Responses, GoesOnFromAStoredOne) {
                        {"call_id", first.at("output")[2].at("call_id")},
                        {"output", "1"}};
   all.push_back(result);
-  const std::string sent =
-      prompt_of(kPath, "{\"input\": " + all.dump() + ", " + tools + "}");
+  const std::string sent = prompt_of(kPath, "{\"input\": " + all.dump() + ", " + tools + "}");
   const std::string next = "{\"input\": " + Json::array({result}).dump() + ", " + tools +
                            ", \"previous_response_id\": \"" + id + "\", \"stream\": true}";
   EXPECT_EQ(prompt_of(kPath, next), sent);
   // And on from that one.
   const Json second = named_events(post(kPath, next)).back().at("response");
   EXPECT_EQ(second.at("previous_response_id"), id);
-  const std::string third = prompt_of(
-      kPath, asked("\"previous_response_id\": " + second.at("id").dump()));
+  const std::string third =
+      prompt_of(kPath, asked("\"previous_response_id\": " + second.at("id").dump()));
   EXPECT_EQ(third.find("Be brief."), std::string::npos) << "instructions are not carried on";
   EXPECT_NE(third.find("<tool_response>\n1\n"), std::string::npos);
 
@@ -295,12 +293,11 @@ TEST_F(Responses, CarriedReasoning) {
   const Json first =
       post(kPath, asked(R"("store": false, "include": ["reasoning.encrypted_content"])")).json();
   const auto next = [&](const std::string& encrypted) {
-    const Json input = {{{"role", "user"}, {"content", "x"}},
-                        {{"type", "reasoning"},
-                         {"summary", Json::array()},
-                         {"encrypted_content", encrypted}},
-                        {{"role", "assistant"}, {"content", "Hi"}},
-                        {{"role", "user"}, {"content", "y"}}};
+    const Json input = {
+        {{"role", "user"}, {"content", "x"}},
+        {{"type", "reasoning"}, {"summary", Json::array()}, {"encrypted_content", encrypted}},
+        {{"role", "assistant"}, {"content", "Hi"}},
+        {{"role", "user"}, {"content", "y"}}};
     return prompt_of(kPath, "{\"input\": " + input.dump() + "}");
   };
   EXPECT_NE(next(first.at("output")[0].at("encrypted_content")).find("<think>\nhm\n</think>"),
@@ -312,10 +309,9 @@ TEST_F(Responses, OddToolsDoNotBlockTheOthers) {
   start();
   say("Hi");
   const std::string function = R"({"type": "function", "name": "f", "parameters": null})";
-  for (const std::string odd :
-       {R"({"type": "web_search"})", R"({"type": "local_shell"})",
-        R"({"type": "mcp", "server_label": "a"})", R"({"type": "image_generation"})",
-        R"({"type": "namespace", "name": "n", "tools": []})"}) {
+  for (const std::string odd : {R"({"type": "web_search"})", R"({"type": "local_shell"})",
+                                R"({"type": "mcp", "server_label": "a"})",
+                                R"({"type": "image_generation"})", R"({"type": "tool_search"})"}) {
     SCOPED_TRACE(odd);
     for (const std::string& tools : {odd + ", " + function, function + ", " + odd}) {
       const Response got = post(kPath, asked("\"tools\": [" + tools + "]"));
@@ -329,14 +325,32 @@ TEST_F(Responses, OddToolsDoNotBlockTheOthers) {
   }
 }
 
+// Tools of a namespace come and go by their own name beside the namespace's.
+TEST_F(Responses, Namespaces) {
+  start({}, 4000);
+  say("<tool_call>\n{\"name\": \"n__f\", \"arguments\": {\"x\": 1}}\n</tool_call>");
+  const std::string tools = R"("tools": [{"type": "namespace", "name": "n", "tools": [
+      {"type": "function", "name": "f"}, {"type": "function", "name": "g"}]}])";
+  const Json call = post(kPath, asked(tools)).json().at("output")[0];
+  EXPECT_EQ(call.at("type"), "function_call");
+  EXPECT_EQ(call.at("name"), "f");
+  EXPECT_EQ(call.at("namespace"), "n");
+  const std::string next =
+      prompt_of(kPath, "{\"input\": " + Json::array({call}).dump() + ", " + tools + "}");
+  EXPECT_NE(next.find("{\"name\": \"n__f\", \"arguments\""), std::string::npos) << next;
+  const Response wrong = post(kPath, asked(R"("tools": [{"type": "namespace", "name": "n",
+      "tools": [{"type": "function"}]}])"));
+  EXPECT_EQ(wrong.json().at("error").at("param"), "tools[0].tools[0].name");
+}
+
 TEST_F(Responses, ToolChoice) {
   start({}, 4000);
   say(kCall);
   const std::string two = R"("tools": [{"type": "function", "name": "f"},
       {"type": "function", "name": "g"}], "tool_choice": )";
   EXPECT_EQ(prompt_of(kPath, asked(two + "\"none\"")).find("\"name\""), std::string::npos);
-  const std::string only_f = prompt_of(
-      kPath, asked(two + R"({"type": "allowed_tools", "mode": "auto",
+  const std::string only_f =
+      prompt_of(kPath, asked(two + R"({"type": "allowed_tools", "mode": "auto",
                              "tools": [{"type": "function", "name": "f"}]})"));
   EXPECT_NE(only_f.find("\"f\""), std::string::npos);
   EXPECT_EQ(only_f.find("\"g\""), std::string::npos);
@@ -442,8 +456,8 @@ TEST_F(Responses, WhatHasNoEffectIsWarnedOf) {
       post(kPath, asked(R"("user": "u", "truncation": "auto", "max_output_tokens": 1000,
                            "text": {"verbosity": "low"}, "reasoning": {"summary": "auto"})"))
           .header("x-replayssm-warning");
-  for (const char* name :
-       {"user: ", "truncation: ", "max_output_tokens: ", "text.verbosity: ", "reasoning.summary: "}) {
+  for (const char* name : {"user: ", "truncation: ", "max_output_tokens: ", "text.verbosity: ",
+                           "reasoning.summary: "}) {
     EXPECT_NE(warning.find(name), std::string::npos) << name << " in " << warning;
   }
 }

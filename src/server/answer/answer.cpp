@@ -150,12 +150,8 @@ Json ChoicesAnswer::usage() const {
 }
 
 Json ChoicesAnswer::whole() {
-  return {{"id", head().id},
-          {"object", object(false)},
-          {"created", head().created},
-          {"model", head().model},
-          {"choices", choices()},
-          {"usage", usage()},
+  return {{"id", head().id},       {"object", object(false)}, {"created", head().created},
+          {"model", head().model}, {"choices", choices()},    {"usage", usage()},
           {"replayssm", report()}};
 }
 

@@ -8,12 +8,20 @@ namespace {
 constexpr size_t kMaxParts = 4096;
 
 // Fields of a chat request that this API has under another name, or has not.
-constexpr std::string_view kChatFields[] = {
-    "add_generation_prompt", "continue_final_message", "function_call",
-    "functions",             "logprobs",               "max_completion_tokens",
-    "max_tokens",            "messages",               "n",
-    "prompt_logprobs",       "reasoning_effort",       "response_format",
-    "stream_options",        "top_logprobs"};
+constexpr std::string_view kChatFields[] = {"add_generation_prompt",
+                                            "continue_final_message",
+                                            "function_call",
+                                            "functions",
+                                            "logprobs",
+                                            "max_completion_tokens",
+                                            "max_tokens",
+                                            "messages",
+                                            "n",
+                                            "prompt_logprobs",
+                                            "reasoning_effort",
+                                            "response_format",
+                                            "stream_options",
+                                            "top_logprobs"};
 
 }  // namespace
 
@@ -70,8 +78,8 @@ Json text_content(const Json& content, const std::string& path,
   return parts.size() == 1 ? parts[0].at("text") : parts;
 }
 
-void add_tool(InnerChat& chat, const std::string& outer, const char* schema, const std::string& name,
-              const std::string& description, const Json* parameters) {
+void add_tool(InnerChat& chat, const std::string& outer, const char* schema,
+              const std::string& name, const std::string& description, const Json* parameters) {
   if (name.empty() || name.size() > 256) refuse(outer + ".name", "must be 1 to 256 bytes");
   Json& tools = chat.body["tools"];
   if (tools.is_null()) tools = Json::array();
@@ -81,9 +89,9 @@ void add_tool(InnerChat& chat, const std::string& outer, const char* schema, con
   chat.names.add(inner, outer);
   Json function = {{"name", name}};
   if (!description.empty()) function["description"] = description;
-  function["parameters"] =
-      parameters != nullptr ? *parameters
-                            : Json{{"type", "object"}, {"properties", Json::object()}};
+  function["parameters"] = parameters != nullptr
+                               ? *parameters
+                               : Json{{"type", "object"}, {"properties", Json::object()}};
   tools.push_back({{"type", "function"}, {"function", std::move(function)}});
 }
 

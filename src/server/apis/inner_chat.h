@@ -45,14 +45,14 @@ auto with_names(const FieldNames& names, const Make& make) {
   }
 }
 
-// A string, or the texts of content parts whose type is one of `types`, as a chat message's content.
-// Another type is refused by name.
+// A string, or the texts of content parts whose type is one of `types`, as a chat message's
+// content. Another type is refused by name.
 Json text_content(const Json& content, const std::string& path, const std::set<std::string>& types);
 
 // Adds the tool at `outer` ("tools[2]") to the chat request; `schema` is what its parameters are
 // called there.
-void add_tool(InnerChat& chat, const std::string& outer, const char* schema, const std::string& name,
-              const std::string& description, const Json* parameters);
+void add_tool(InnerChat& chat, const std::string& outer, const char* schema,
+              const std::string& name, const std::string& description, const Json* parameters);
 
 // One tool that cannot be served does not block the others: it is left out with a warning. Refused
 // if none is left of those that were sent.

@@ -76,14 +76,9 @@ Json MessagesAnswer::block_json(size_t index) const {
 }
 
 Json MessagesAnswer::message_json() const {
-  return {{"id", head().id},
-          {"type", "message"},
-          {"role", "assistant"},
-          {"model", head().model},
-          {"content", Json::array()},
-          {"stop_reason", nullptr},
-          {"stop_sequence", nullptr},
-          {"usage", usage(n_prompt_, 0)}};
+  return {{"id", head().id},          {"type", "message"},           {"role", "assistant"},
+          {"model", head().model},    {"content", Json::array()},    {"stop_reason", nullptr},
+          {"stop_sequence", nullptr}, {"usage", usage(n_prompt_, 0)}};
 }
 
 Json MessagesAnswer::whole() {
@@ -108,7 +103,8 @@ void MessagesAnswer::on_item(size_t index, std::string* out) {
   }
   if (block.contains("input")) block["input"] = Json::object();
   append_named_event(
-      out, {{"type", "content_block_start"}, {"index", index}, {"content_block", std::move(block)}});
+      out,
+      {{"type", "content_block_start"}, {"index", index}, {"content_block", std::move(block)}});
 }
 
 void MessagesAnswer::send_delta(size_t index, Json delta, std::string* out) const {
@@ -136,12 +132,12 @@ void MessagesAnswer::on_item_end(size_t index, std::string* out) {
 
 void MessagesAnswer::on_stream_end(std::string* out) {
   Json json = whole();
-  append_named_event(out, {{"type", "message_delta"},
-                           {"delta",
-                            {{"stop_reason", json["stop_reason"]},
-                             {"stop_sequence", json["stop_sequence"]}}},
-                           {"usage", json["usage"]},
-                           {"replayssm", json["replayssm"]}});
+  append_named_event(
+      out,
+      {{"type", "message_delta"},
+       {"delta", {{"stop_reason", json["stop_reason"]}, {"stop_sequence", json["stop_sequence"]}}},
+       {"usage", json["usage"]},
+       {"replayssm", json["replayssm"]}});
   append_named_event(out, {{"type", "message_stop"}});
 }
 

@@ -95,8 +95,8 @@ class BlockFolder {
 
   void result(Fields& block) {
     const Json* content = block.find("content");
-    Json text = content == nullptr ? Json("")
-                                   : text_content(*content, block.path_of("content"), {"text"});
+    Json text =
+        content == nullptr ? Json("") : text_content(*content, block.path_of("content"), {"text"});
     if (block.boolean("is_error").value_or(false)) {
       if (text.is_string()) text = Json::array({{{"type", "text"}, {"text", text}}});
       text[0]["text"] = "Error: " + text[0]["text"].get<std::string>();
@@ -156,7 +156,8 @@ void translate_conversation(Fields& fields, InnerChat& chat) {
       prefill = BlockFolder(chat, path).assistant(*content);
     } else if (role == "system") {
       BlockFolder(chat, path)
-          .push({{"role", "system"}, {"content", text_content(*content, path + ".content", {"text"})}});
+          .push({{"role", "system"},
+                 {"content", text_content(*content, path + ".content", {"text"})}});
     } else {
       refuse(path + ".role", "must be user, assistant or system");
     }
@@ -191,9 +192,11 @@ void translate_tool_choice(Fields& fields, MessagesRequest& request) {
   if (choice == nullptr) return;
   Fields inner(*choice, "tool_choice");
   const std::string type = inner.string("type").value_or("");
-  Json& out = request.chat.body["tool_choice"];
-  if (type == "auto" || type == "none") {
+  Json out;
+  if (type == "auto") {
     out = type;
+  } else if (type == "none") {
+    request.chat.body.erase("tools");
   } else if (type == "any") {
     out = "required";
   } else if (type == "tool") {
@@ -201,6 +204,7 @@ void translate_tool_choice(Fields& fields, MessagesRequest& request) {
   } else {
     refuse("tool_choice.type", "must be auto, any, tool or none");
   }
+  request.chat.body["tool_choice"] = std::move(out);
   request.parallel_calls = !inner.boolean("disable_parallel_tool_use").value_or(false);
 }
 
@@ -214,7 +218,8 @@ void translate_thinking(Fields& fields, InnerChat& chat) {
   }
   chat.body["enable_thinking"] = type != "disabled";
   if (inner.integer("budget_tokens", 1, INT32_MAX)) {
-    chat.warnings.emplace_back("thinking.budget_tokens: ignored; max_tokens bounds the whole answer");
+    chat.warnings.emplace_back(
+        "thinking.budget_tokens: ignored; max_tokens bounds the whole answer");
   }
   inner.find("display");
   inner.warn_unread(chat.warnings);
@@ -255,7 +260,6 @@ void refuse_unserved(Fields& fields, InnerChat& chat) {
     refuse("mcp_servers", "is not possible here; send the servers' tools as tools");
   }
   if (fields.find("container") != nullptr) refuse("container", "is not possible here");
-  fields.find("cache_control");  // the cache works without being told
   if (fields.find("context_management") != nullptr) {
     chat.warnings.emplace_back("context_management: ignored; nothing is left out of the messages");
   }

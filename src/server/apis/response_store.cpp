@@ -32,7 +32,7 @@ size_t ResponseStore::bytes() const {
   return bytes_;
 }
 
-std::optional<Json> ResponseStore::read(const std::string& id, std::string Kept::*text) {
+std::optional<Json> ResponseStore::read(const std::string& id, std::string Kept::* text) {
   std::string json;
   {
     const std::lock_guard lock(mutex_);

@@ -33,7 +33,7 @@ class ResponseStore {
     std::string messages;
     size_t bytes() const { return id.size() + response.size() + messages.size(); }
   };
-  std::optional<Json> read(const std::string& id, std::string Kept::*text);
+  std::optional<Json> read(const std::string& id, std::string Kept::* text);
   void drop(std::list<Kept>::iterator kept);
 
   const size_t most_bytes_;

@@ -8,9 +8,7 @@ namespace {
 using Kind = MessageDelta::Kind;
 
 // A float as the client wrote it: 0.7, not 0.699999988.
-double as_written(float value) {
-  return std::round(static_cast<double>(value) * 1e6) / 1e6;
-}
+double as_written(float value) { return std::round(static_cast<double>(value) * 1e6) / 1e6; }
 
 }  // namespace
 
@@ -25,8 +23,14 @@ ResponsesAnswer::ResponsesAnswer(AnswerHead head, Source source, Hooks hooks,
       top_p_(as_written(request.common.engine.sampling.top_p)),
       store_(store) {}
 
+const ToolOrigin* ResponsesAnswer::origin(size_t index) const {
+  const auto at = form_.origins.find(items()[index].call.name);
+  return at == form_.origins.end() ? nullptr : &at->second;
+}
+
 bool ResponsesAnswer::custom(size_t index) const {
-  return form_.custom_tools.contains(items()[index].call.name);
+  const ToolOrigin* tool = origin(index);
+  return tool != nullptr && tool->custom;
 }
 
 std::string ResponsesAnswer::item_id(size_t index) const {
@@ -50,11 +54,14 @@ Json ResponsesAnswer::item_json(size_t index, bool begun) const {
   const AnswerItem& item = items()[index];
   const bool cut = index + 1 == items().size() && reason() == FinishReason::kLength &&
                    item.kind != Kind::kToolCall;
-  Json json = {{"id", item_id(index)}, {"type", ""}, {"status", begun ? "in_progress" : "completed"}};
+  Json json = {
+      {"id", item_id(index)}, {"type", ""}, {"status", begun ? "in_progress" : "completed"}};
   if (!begun && cut) json["status"] = "incomplete";
   if (item.kind == Kind::kToolCall) {
     json["call_id"] = concat("call_", head().id.substr(head().id.find('_') + 1), "_", index);
-    json["name"] = item.call.name;
+    const ToolOrigin* tool = origin(index);
+    json["name"] = tool == nullptr ? item.call.name : tool->name;
+    if (tool != nullptr && !tool->name_space.empty()) json["namespace"] = tool->name_space;
     if (custom(index)) {
       json["type"] = "custom_tool_call";
       json["input"] = begun ? Json("") : Json::parse(item.call.arguments).value("input", Json(""));
@@ -182,7 +189,7 @@ void ResponsesAnswer::on_item_end(size_t index, std::string* out) {
     const std::string& arguments = item.call.arguments;
     send_item("response.function_call_arguments.delta", index, false, {{"delta", arguments}}, out);
     send_item("response.function_call_arguments.done", index, false,
-              {{"name", item.call.name}, {"arguments", arguments}}, out);
+              {{"name", json["name"]}, {"arguments", arguments}}, out);
   } else {
     if (item.kind == Kind::kReasoning) {
       send_item("response.reasoning_text.done", index, true, {{"text", item.text}}, out);

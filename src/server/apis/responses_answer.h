@@ -22,6 +22,8 @@ class ResponsesAnswer final : public ItemAnswer {
   void on_stream_error(const ApiError& error, std::string* out) override;
   Json whole() override;
 
+  // Of a call: the tool that the client knows; null if that is the function itself.
+  const ToolOrigin* origin(size_t index) const;
   bool custom(size_t index) const;
   std::string item_id(size_t index) const;
   Json part_json(size_t index, const std::string& text) const;

@@ -1,5 +1,7 @@
 #include "server/apis/responses_request.h"
 
+#include <set>
+
 namespace replayssm::server {
 namespace {
 
@@ -8,6 +10,11 @@ constexpr size_t kMaxMetadata = 16;
 constexpr std::string_view kCarried = "replayssm:";
 
 const std::set<std::string> kTextParts = {"input_text", "output_text", "text", "refusal"};
+
+// A function of a namespace as the chat knows it.
+std::string joined_name(const std::string& name_space, const std::string& name) {
+  return name_space.empty() ? name : concat(name_space, "__", name);
+}
 
 std::string need(Fields& fields, const std::string& name) {
   auto value = fields.string(name);
@@ -85,7 +92,8 @@ class ItemFolder {
     for (const char* name : {"content", "summary"}) {
       const Json* parts = fields.array(name, kMaxIncludes);
       if (parts == nullptr || !text.empty()) continue;
-      const Json got = text_content(*parts, fields.path_of(name), {"reasoning_text", "summary_text"});
+      const Json got =
+          text_content(*parts, fields.path_of(name), {"reasoning_text", "summary_text"});
       for (const Json& part : got.is_array() ? got : Json::array({{{"text", got}}})) {
         text += part.at("text").get<std::string>();
       }
@@ -105,10 +113,11 @@ class ItemFolder {
     Json& message = turn({});
     Json& calls = message["tool_calls"];
     if (calls.is_null()) calls = Json::array();
-    calls.push_back(
-        {{"id", need(fields, "call_id")},
-         {"type", "function"},
-         {"function", {{"name", need(fields, "name")}, {"arguments", std::move(arguments)}}}});
+    const std::string name =
+        joined_name(fields.string("namespace").value_or(""), need(fields, "name"));
+    calls.push_back({{"id", need(fields, "call_id")},
+                     {"type", "function"},
+                     {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
   }
 
   Json& messages_;
@@ -129,38 +138,53 @@ void translate_input(Fields& fields, ResponsesRequest& request) {
                &request.chat.names);
 }
 
-void translate_tools(Fields& fields, ResponsesRequest& request) {
+void translate_tool(const Json& json, const std::string& path, const std::string& name_space,
+                    bool last, ResponsesRequest& request) {
   InnerChat& chat = request.chat;
+  Fields tool(json, path);
+  const std::string type = tool.string("type").value_or("");
+  const std::string name = tool.string("name").value_or("");
+  const std::string inner = joined_name(name_space, name);
+  const std::string description = tool.string("description").value_or("");
+  if (type == "function") {
+    add_tool(chat, path, "parameters", name.empty() ? name : inner, description,
+             tool.object("parameters"));
+    if (!name_space.empty()) request.origins[inner] = {name, name_space, false};
+  } else if (type == "custom") {
+    const Json schema = {{"type", "object"},
+                         {"properties", {{"input", {{"type", "string"}}}}},
+                         {"required", Json::array({"input"})}};
+    add_tool(chat, path, "format", name.empty() ? name : inner, description, &schema);
+    request.origins[inner] = {name, name_space, true};
+    const Json* format = tool.object("format");
+    if (format != nullptr && format->value("type", Json("text")) != "text") {
+      chat.warnings.push_back(path + ".format: the input is free text, its grammar is ignored");
+    }
+  } else if (type == "namespace" && name_space.empty()) {
+    const Json* tools = tool.array("tools", kMaxInputTools);
+    if (name.empty()) refuse(path + ".name", "is missing");
+    for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
+      translate_tool((*tools)[i], concat(path, ".tools[", i, "]"), name, false, request);
+    }
+  } else {
+    drop_tool(chat, path, type, last);
+  }
+}
+
+void translate_tools(Fields& fields, ResponsesRequest& request) {
   const Json* tools = fields.array("tools", kMaxInputTools);
   request.echo["tools"] = tools == nullptr ? Json::array() : *tools;
   if (tools == nullptr) return;
   for (size_t i = 0; i < tools->size(); ++i) {
-    const std::string path = concat("tools[", i, "]");
-    Fields tool((*tools)[i], path);
-    const std::string type = tool.string("type").value_or("");
-    const std::string name = tool.string("name").value_or("");
-    const std::string description = tool.string("description").value_or("");
-    if (type == "function") {
-      add_tool(chat, path, "parameters", name, description, tool.object("parameters"));
-    } else if (type == "custom") {
-      const Json schema = {{"type", "object"},
-                           {"properties", {{"input", {{"type", "string"}}}}},
-                           {"required", {"input"}}};
-      add_tool(chat, path, "format", name, description, &schema);
-      request.custom_tools.insert(name);
-      const Json* format = tool.object("format");
-      if (format != nullptr && format->value("type", "text") != "text") {
-        chat.warnings.push_back(path + ".format: the input is free text, its grammar is ignored");
-      }
-    } else {
-      drop_tool(chat, path, type, i + 1 == tools->size());
-    }
+    translate_tool((*tools)[i], concat("tools[", i, "]"), "", i + 1 == tools->size(), request);
   }
 }
 
 // The chat's tool_choice for one that names a tool.
 Json named_choice(Fields& choice) {
-  return {{"type", "function"}, {"function", {{"name", need(choice, "name")}}}};
+  const std::string name =
+      joined_name(choice.string("namespace").value_or(""), need(choice, "name"));
+  return {{"type", "function"}, {"function", {{"name", name}}}};
 }
 
 // Only the tools that the list names stay.
@@ -170,7 +194,7 @@ void keep_allowed(Fields& choice, ResponsesRequest& request) {
   std::set<std::string> names;
   for (size_t i = 0; i < allowed->size(); ++i) {
     Fields tool((*allowed)[i], concat("tool_choice.tools[", i, "]"));
-    names.insert(tool.string("name").value_or(""));
+    names.insert(joined_name(tool.string("namespace").value_or(""), need(tool, "name")));
   }
   Json kept = Json::array();
   if (request.chat.body.contains("tools")) {
