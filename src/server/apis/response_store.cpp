@@ -4,6 +4,7 @@ namespace replayssm::server {
 
 void ResponseStore::put(const std::string& id, const Json& response, const Json& messages) {
   Kept kept{id, dump_json(response), dump_json(messages)};
+  if (kept.bytes() > most_bytes_) return;  // it would drive out all others, and itself
   const std::lock_guard lock(mutex_);
   bytes_ += kept.bytes();
   kept_.push_front(std::move(kept));

@@ -11,7 +11,8 @@
 
 namespace replayssm::server {
 
-// Keeps the last used within a number and a sum of bytes. May be called by many threads at once.
+// Keeps the last used within a number and a sum of bytes; what is larger than that alone is not
+// kept. May be called by many threads at once.
 class ResponseStore {
  public:
   static constexpr size_t kMaxResponses = 1024;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """lm-eval through /v1/completions: a tiny task of choices, whose likelihoods come from echoed
-logprobs, and a perplexity. The same scores come twice."""
+logprobs. The same scores come twice."""
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -26,8 +27,7 @@ DOCS = [("The package manager of Debian is called", [" apt", " the moon", " gree
 
 def main():
     args = arguments()
-    version = subprocess.run([args.binary, "--version"], capture_output=True, text=True).stdout
-    check = Checks(f"lm-eval {version.strip()}")
+    check = Checks(f"lm-eval {importlib.metadata.version('lm-eval')}")
     scores = []
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "tiny.jsonl"), "w") as file:
