@@ -48,7 +48,8 @@ def test_21_three_ways_to_ask(run):
     assert "".join(e["delta"].get("text", "") for e in events(server, "/v1/messages", asked)
                    if e["type"] == "content_block_delta") == want
     # The second turn: sent whole, and gone on with.
-    chat["messages"] += [{"role": "assistant", "content": want}, {"role": "user", "content": second}]
+    chat["messages"] += [{"role": "assistant", "content": want},
+                         {"role": "user", "content": second}]
     want = server.call("POST", "/v1/chat/completions", chat)["choices"][0]["message"]["content"]
     server.forget()
     follow = server.call("POST", "/v1/responses", {**body, "input": second,

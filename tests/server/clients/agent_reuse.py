@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """An agent's run through each of the three chat APIs: how much of what it sends again is cached.
 
-Each step sends all that was said before: a tool's result is appended (or the user asks for something
-else), now and then the last message is edited, or a step is sent again. What a prompt shares in tokens
-(by /tokenize) with the prompt before it and the answer to that could be reused; the usage says what was.
+Each step sends all that was said before: a tool's result is appended (or the user asks for
+something else), now and then the last message is edited, or a step is sent again. What a prompt
+shares in tokens (by /tokenize) with the prompt before it and the answer to that could be reused;
+the usage says what was.
 """
 import json
 import random
@@ -75,7 +76,8 @@ class Agent:
                 items.append({"type": "function_call", "call_id": turn[1], "name": turn[2],
                               "arguments": json.dumps(turn[3])})
             else:
-                items.append({"type": "function_call_output", "call_id": turn[1], "output": turn[2]})
+                items.append({"type": "function_call_output", "call_id": turn[1],
+                              "output": turn[2]})
         return {"input": items, "instructions": SYSTEM, "tools": [
             {"type": "function", "name": name, "description": what, "parameters": {
                 "type": "object", "properties": fields, "required": list(fields)}}
@@ -104,7 +106,7 @@ class Agent:
             for name, what, fields in TOOLS]}
 
     def ask(self, api):
-        """Sends the conversation; returns the answer's text and the prompt tokens that were cached."""
+        """Sends the conversation; returns the answer's text and the tokens that were cached."""
         more = {"temperature": 0, "seed": self.n}
         if api == "chat":
             answer = post(self.url, "/v1/chat/completions",

@@ -31,7 +31,7 @@ def main():
     check(counted == usage.input_tokens + usage.cache_read_input_tokens, "count_tokens")
     stopped = client.messages.create(**{**asked, "extra_body": forced(args.answers["text"])},
                                      stop_sequences=["done", "never"])
-    check((stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "done"), "stop sequence")
+    check((stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "done"), "stops")
 
     messages = [{"role": "user", "content": "Which apt?"}]
     turn = {"model": model, "max_tokens": 200, "tools": [TOOL], "messages": messages,
@@ -57,7 +57,7 @@ def main():
     check(thinking.content[0].type == "thinking", "thinking")
     need = client.messages.create(**{**turn, "messages": messages[:1], "extra_body": {}},
                                   tool_choice={"type": "any", "disable_parallel_tool_use": True})
-    check(need.stop_reason == "max_tokens" or need.content[-1].type == "tool_use", "tool_choice any")
+    check(need.stop_reason == "max_tokens" or need.content[-1].type == "tool_use", "tool any")
 
     for error, more in ((anthropic.BadRequestError, {"extra_body": {"temperature": -1}}),
                         (anthropic.NotFoundError, {"model": "other"}),

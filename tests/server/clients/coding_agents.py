@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A coding agent as it is published, on a scripted task: it is asked for a file, the model answers with
-the call (or the text) that writes it, the agent does so, sends the result, and ends.
+"""A coding agent as it is published, on a scripted task: it is asked for a file, the model answers
+with the call (or the text) that writes it, the agent does so, sends the result, and ends.
 
-The agents' requests pass a proxy that adds the fields of scripted.py and counts errors; all else is the
-agent's own. --agent codex | claude | aider | mini, --binary its program.
+The agents' requests pass a proxy that adds the fields of scripted.py and counts errors; all else is
+the agent's own. --agent codex | claude | aider | mini, --binary its program.
 """
+import importlib.metadata
 import json
 import os
 import re
@@ -32,8 +33,9 @@ def codex(args, url, env, _home):
 
 
 def claude(args, url, env, _home):
-    env.update(ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="none", IS_SANDBOX="1", DISABLE_TELEMETRY="1",
-               CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_AUTOUPDATER="1",
+    env.update(ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="none", IS_SANDBOX="1",
+               DISABLE_TELEMETRY="1", DISABLE_AUTOUPDATER="1",
+               CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
                ANTHROPIC_SMALL_FAST_MODEL=args.answers["model"])
     return [args.binary, "-p", TASK, "--model", args.answers["model"], "--tools", "Bash,Read,Edit",
             "--dangerously-skip-permissions"]
@@ -42,9 +44,10 @@ def claude(args, url, env, _home):
 def aider(args, url, env, _home):
     env.update(OPENAI_API_BASE=url + "/v1", OPENAI_API_KEY="none", AIDER_ANALYTICS="false",
                LITELLM_LOCAL_MODEL_COST_MAP="True")
-    return [args.binary, "--model", "openai/" + args.answers["model"], "--message", TASK, "--no-git",
-            "--yes-always", "--edit-format", "whole", "--no-check-update", "--no-show-model-warnings",
-            "--no-analytics", "--no-pretty", "--map-tokens", "0", "--no-suggest-shell-commands"]
+    return [args.binary, "--model", "openai/" + args.answers["model"], "--message", TASK,
+            "--no-git", "--yes-always", "--edit-format", "whole", "--no-check-update",
+            "--no-show-model-warnings", "--no-analytics", "--no-pretty", "--map-tokens", "0",
+            "--no-suggest-shell-commands"]
 
 
 def mini(args, url, env, home):
@@ -55,14 +58,16 @@ def mini(args, url, env, home):
             "--exit-immediately", "-o", os.path.join(home, "run.json")]
 
 
-# The agent's command and the answers of its script in order.
-AGENTS = {"codex": (codex, ["codex", "text"]), "claude": (claude, ["claude", "claude_text"]),
-          "aider": (aider, ["aider", "text"]), "mini": (mini, ["bash", "bash"])}
+# The agent's command, its package, and the answers of its script in order.
+AGENTS = {"codex": (codex, "openai-codex-cli-bin", ["codex", "text"]),
+          "claude": (claude, "claude-agent-sdk", ["claude", "claude_text"]),
+          "aider": (aider, "aider-chat", ["aider", "text"]),
+          "mini": (mini, "mini-swe-agent", ["bash", "bash"])}
 
 
 def main():
     args = arguments(agent="codex")
-    make, script = AGENTS[args.agent]
+    make, package, script = AGENTS[args.agent]
     n_sent = 0
 
     def choose(path, body):
@@ -81,9 +86,7 @@ def main():
         command = make(args, proxy.url, env, home)
         run = subprocess.run(command, env=env, cwd=work, stdin=subprocess.DEVNULL, text=True,
                              capture_output=True, timeout=300)
-        version = subprocess.run([args.binary, "--version"], env=env, text=True, cwd=work,
-                                 capture_output=True, stdin=subprocess.DEVNULL).stdout.strip()
-        check = Checks(f"{args.agent} {version.splitlines()[-1] if version else ''}")
+        check = Checks(f"{package} {importlib.metadata.version(package)}")
         path = os.path.join(work, "hello.py")
         if run.returncode or proxy.failures() or not os.path.exists(path):
             print(run.stdout[-3000:], run.stderr[-3000:], proxy.seen,

@@ -56,8 +56,8 @@ def lite(args, check):
     ways = {"chat": {"model": "openai/" + args.answers["model"], "api_base": args.url + "/v1"},
             "messages": {"model": "anthropic/" + args.answers["model"], "api_base": args.url}}
     for way, base in ways.items():
-        asked = {**base, "api_key": "none", "messages": messages, "max_tokens": 24, "num_retries": 0,
-                 "temperature": 0}
+        asked = {**base, "api_key": "none", "messages": messages, "max_tokens": 24,
+                 "num_retries": 0, "temperature": 0}
         whole = litellm.completion(**asked).choices[0].message.content
         parts = litellm.completion(**asked, stream=True)
         text = "".join(part.choices[0].delta.content or "" for part in parts)

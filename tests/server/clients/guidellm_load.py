@@ -15,10 +15,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
         run = subprocess.run(
-            [args.binary, "benchmark", "run", "--target", args.url, "--model", args.answers["model"],
-             "--processor", args.model_folder, "--profile", "concurrent", "--rate", "4",
+            [args.binary, "benchmark", "run", "--target", args.url, "--model",
+             args.answers["model"], "--processor", args.model_folder, "--profile", "concurrent", "--rate", "4",
              "--max-requests", str(args.requests), "--data",
-             "prompt_tokens=64,output_tokens=24", "--output-dir", folder, "--outputs", "report.json"],
+             "prompt_tokens=64,output_tokens=24", "--output-dir", folder,
+             "--outputs", "report.json"],
             capture_output=True, text=True, timeout=300,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "HOME": folder})
         if run.returncode:

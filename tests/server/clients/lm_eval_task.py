@@ -21,7 +21,7 @@ metric_list: [{{metric: acc}}]
 """
 DOCS = [("The package manager of Debian is called", [" apt", " the moon", " green"]),
         ("To install a package, run", [" apt-get install", " a horse", " seven"]),
-        ("The license of this software is the GNU General Public", [" License", " banana", " water"]),
+        ("This software is under the GNU General Public", [" License", " banana", " water"]),
         ("If you find a bug, please report it to the", [" maintainer", " sky", " apple"])]
 
 
@@ -41,9 +41,11 @@ def main():
                 [args.binary, "run", "--model", "local-completions", "--model_args",
                  f"base_url={args.url}/v1/completions,model={args.answers['model']},"
                  f"tokenizer={args.model_folder},tokenizer_backend=huggingface,num_concurrent=2",
-                 "--tasks", "tiny", "--include_path", folder, "--output_path", out, "--log_samples"],
+                 "--tasks", "tiny", "--include_path", folder, "--output_path", out,
+                 "--log_samples"],
                 capture_output=True, text=True, timeout=300,
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HOME": folder})
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+                     "HOME": folder})
             if run.returncode:
                 print(run.stdout[-3000:], run.stderr[-3000:])
             check(run.returncode == 0, f"ends with {run.returncode}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The `openai` package against a running server: python3 openai_client.py --url http://127.0.0.1:8000
+"""The `openai` package against a running server: openai_client.py --url http://127.0.0.1:8000
 
 Not part of `make test`: needs `pip install openai`. Start the server with --draft ngram.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The `openai` package's responses against a server of run_all.py's model: needs `openai`, `pydantic`."""
+"""The `openai` package's responses against a server of run_all.py's model."""
 import json
 
 import openai
@@ -42,7 +42,8 @@ def main():
                "include": ["reasoning.encrypted_content"],
                "extra_body": forced(args.answers["call"])}
     first = client.responses.create(**{**thought, "reasoning": {"effort": "none"}})
-    check([item.type for item in first.output] == ["reasoning", "message", "function_call"], "items")
+    types = [item.type for item in first.output]
+    check(types == ["reasoning", "message", "function_call"], "items")
     call = first.output[2]
     check(json.loads(call.arguments) == {"name": "apt"}, "arguments")
     with client.responses.stream(**{**thought, "reasoning": {"effort": "none"}}) as stream:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, "..", "..", ".."))
@@ -32,8 +33,9 @@ ANSWERS = {
     "claude_text": "Good.\n</think>\n\nAll done with it.",
     "aider": f"hello.py\n```\n{HELLO}\n```\n",
     # Said twice: writes, then ends.
-    "bash": call("bash", {"command": "test -e hello.py && echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT;"
-                                     f' echo "{HELLO}" > hello.py'}),
+    "bash": call("bash", {"command": "test -e hello.py && "
+                                     "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; "
+                                     f'echo "{HELLO}" > hello.py'}),
 }
 
 # environment: (packages, [(name, script, arguments)]); a program's place is a glob in it.
@@ -52,7 +54,8 @@ GROUPS = {
     "mini": (["mini-swe-agent"],
              [("mini", "coding_agents.py", ["--agent", "mini", "--binary", "bin/mini"])]),
     "guidellm": (["guidellm"], [("guidellm", "guidellm_load.py", ["--binary", "bin/guidellm"])]),
-    "lm_eval": (["lm-eval[api]", "transformers"], [("lm_eval", "lm_eval_task.py", ["--binary", "bin/lm_eval"])]),
+    "lm_eval": (["lm-eval[api]", "transformers"],
+                [("lm_eval", "lm_eval_task.py", ["--binary", "bin/lm_eval"])]),
 }
 
 
@@ -61,7 +64,8 @@ def environment(folder, name, packages):
     if not os.path.exists(os.path.join(path, "ready")):
         subprocess.run([sys.executable, "-m", "venv", path], check=True)
         if packages:
-            subprocess.run([os.path.join(path, "bin", "pip"), "install", "-q", *packages], check=True)
+            pip = os.path.join(path, "bin", "pip")
+            subprocess.run([pip, "install", "-q", *packages], check=True)
         open(os.path.join(path, "ready"), "w").close()
     return path
 
@@ -74,6 +78,11 @@ def start(binary, model, log):
         if found := re.search(r"http://\S+", line):
             return server, found.group()
     sys.exit("the server did not start")
+
+
+def stats(url):
+    with urllib.request.urlopen(url + "/stats") as answer:
+        return json.load(answer)
 
 
 def main():
@@ -102,21 +111,25 @@ def main():
                         more = [glob.glob(os.path.join(place, x), recursive=True)[0]
                                 if i and more[i - 1] == "--binary" else x
                                 for i, x in enumerate(more)]
-                        begin = time.time()
+                        begin, before = time.time(), stats(url)
                         code = subprocess.run(
                             [os.path.join(place, "bin", "python"), os.path.join(HERE, script),
-                             "--url", url, "--answers", answers, "--model-folder", model, *more]).returncode
-                        results.append((name, code, time.time() - begin))
+                             "--url", url, "--answers", answers, "--model-folder", model,
+                             *more]).returncode
+                        after = stats(url)
+                        tokens = [after[x] - before[x] for x in ("prompt_tokens", "cached_tokens")]
+                        results.append((name, code, time.time() - begin, *tokens))
             finally:
                 server.terminate()
-                results.append(("server's end", server.wait(60), 0))
+                results.append(("server's end", server.wait(60), 0, 0, 0))
                 log.seek(0)
                 if lines := [line for line in log if "status=500" in line]:
                     print("the server failed:", *lines[:10], sep="\n")
-                    results.append(("no 500 in the log", 1, 0))
-    for name, code, seconds in results:
-        print(f"{name:20} {'ok' if code == 0 else 'FAILED':8} {seconds:6.1f} s")
-    sys.exit(any(code for _, code, _ in results))
+                    results.append(("no 500 in the log", 1, 0, 0, 0))
+    print(f"{'':20} {'':8} {'seconds':>8} {'prompt tokens':>14} {'cached':>8}")
+    for name, code, seconds, n_prompt, n_cached in results:
+        print(f"{name:20} {'FAILED' if code else 'ok':8} {seconds:8.1f} {n_prompt:14} {n_cached:8}")
+    sys.exit(any(result[1] for result in results))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Whole answers from a model that writes nonsense.
 
-A token of the demo model's vocabulary that training never used stands for a whole answer. A request's
-fields force it: the answer first, then the end. A proxy adds them to the requests of clients that
-cannot, and touches nothing else.
+A token of the demo model's vocabulary that training never used stands for a whole answer. A
+request's fields force it: the answer first, then the end. A proxy adds them to the requests of
+clients that cannot, and touches nothing else.
 """
 import http.client
 import json
