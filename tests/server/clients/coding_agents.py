@@ -61,7 +61,7 @@ def mini(args, url, env, home):
 # The agent's command, its package, and the answers of its script in order.
 AGENTS = {"codex": (codex, "openai-codex-cli-bin", ["codex", "text"]),
           "claude": (claude, "claude-agent-sdk", ["claude", "claude_text"]),
-          "aider": (aider, "aider-chat", ["aider", "text"]),
+          "aider": (aider, "aider-chat", ["aider"]),
           "mini": (mini, "mini-swe-agent", ["bash", "bash"])}
 
 
@@ -98,7 +98,8 @@ def main():
         said = subprocess.run([sys.executable, path], capture_output=True, text=True).stdout
         check(said == "hello\n", "and prints hello")
         steps = max([results(body) for body in proxy.bodies], default=0)
-        check(args.agent == "aider" or steps >= 1, "the tool's result came back")
+        check(args.agent == "aider" or steps == 1, "the tool's result came back")
+        check(len(proxy.seen) == len(script), f"no more requests than answers: {proxy.seen}")
     proxy.close()
     check.done(f"{len(proxy.seen)} requests, {steps} results of tools")
 

@@ -17,7 +17,8 @@ FIRST, LAST = 4089, 4095
 
 
 def call(name, arguments):
-    return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
+    # Not as templates write it: a token that the history holds would not be said again.
+    return "<tool_call> " + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
 
 
 def make_model(base, folder, answers):
