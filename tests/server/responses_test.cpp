@@ -331,6 +331,20 @@ TEST_F(Responses, OddToolsDoNotBlockTheOthers) {
   }
 }
 
+// The input of a custom tool is a text, whatever the model wrote.
+TEST_F(Responses, CustomInputsAreTexts) {
+  start();
+  const std::string tools = R"("tools": [{"type": "custom", "name": "f"}])";
+  for (const auto& [arguments, input] :
+       {std::pair{R"({"input": "a\nb"})", "a\nb"}, std::pair{R"({"input": {"a": 1}})", "{\"a\":1}"},
+        std::pair{"{}", ""}}) {
+    say(concat("<tool_call>\n{\"name\": \"f\", \"arguments\": ", arguments, "}\n</tool_call>"));
+    const Json item = post(kPath, asked(tools)).json().at("output")[0];
+    EXPECT_EQ(item.at("type"), "custom_tool_call");
+    EXPECT_EQ(item.at("input"), input);
+  }
+}
+
 // Tools of a namespace come and go by their own name beside the namespace's.
 TEST_F(Responses, Namespaces) {
   start({}, 4000);

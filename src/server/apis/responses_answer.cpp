@@ -10,6 +10,14 @@ using Kind = MessageDelta::Kind;
 // A float as the client wrote it: 0.7, not 0.699999988.
 double as_written(float value) { return std::round(static_cast<double>(value) * 1e6) / 1e6; }
 
+// The text of a custom tool's call; the model may have written another kind of value.
+std::string custom_input(const std::string& arguments) {
+  const Json object = Json::parse(arguments);
+  const auto input = object.find("input");
+  if (input == object.end()) return {};
+  return input->is_string() ? input->get<std::string>() : dump_json(*input);
+}
+
 }  // namespace
 
 ResponsesAnswer::ResponsesAnswer(AnswerHead head, Source source, Hooks hooks,
@@ -64,7 +72,7 @@ Json ResponsesAnswer::item_json(size_t index, bool begun) const {
     if (tool != nullptr && !tool->name_space.empty()) json["namespace"] = tool->name_space;
     if (custom(index)) {
       json["type"] = "custom_tool_call";
-      json["input"] = begun ? Json("") : Json::parse(item.call.arguments).value("input", Json(""));
+      json["input"] = begun ? "" : custom_input(item.call.arguments);
     } else {
       json["type"] = "function_call";
       json["arguments"] = begun ? "" : item.call.arguments;
