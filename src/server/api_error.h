@@ -17,6 +17,8 @@ class ApiError : public Error {
       : Error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
 
   int status() const { return status_; }
+  const std::string& param() const { return param_; }
+  const std::string& code() const { return code_; }
   // {"message", "type", "param", "code"}
   Json object() const;
   // {"error": object()}; 429 and 503 say when to come back, 401 how to sign in.

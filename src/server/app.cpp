@@ -6,6 +6,8 @@
 #include <random>
 
 #include "server/answer/completion_answer.h"
+#include "server/apis/messages_answer.h"
+#include "server/apis/response_store.h"
 #include "server/chat/chat_template.h"
 #include "server/chat/message_parser.h"
 #include "server/grammar/grammar.h"
@@ -33,6 +35,12 @@ std::string random_hex() {
   std::snprintf(text, sizeof(text), "%016llx%08x", static_cast<unsigned long long>(engine()),
                 static_cast<unsigned>(engine()));
   return text;
+}
+
+// In the form of the API that was asked.
+HttpResponse error_response(const HttpRequest& request, const ApiError& error) {
+  const bool messages = request.path == "/v1/messages" || request.path.starts_with("/v1/messages/");
+  return messages ? messages_error(error, request.id) : error.response();
 }
 
 // Messages name the engine's fields as the client knows them.
@@ -86,6 +94,11 @@ const std::vector<App::Route>& App::routes() {
       {"GET", "/v1/models/", &App::model},
       {"POST", "/v1/completions", &App::completions},
       {"POST", "/v1/chat/completions", &App::chat},
+      {"POST", "/v1/responses", &App::responses},
+      {"GET", "/v1/responses/", &App::get_response},
+      {"DELETE", "/v1/responses/", &App::delete_response},
+      {"POST", "/v1/messages", &App::messages},
+      {"POST", "/v1/messages/count_tokens", &App::count_tokens},
       {"POST", "/v1/embeddings", &App::embeddings},
       {"POST", "/tokenize", &App::tokenize},
       {"POST", "/detokenize", &App::detokenize},
@@ -110,6 +123,7 @@ App::App(ServedModel model, Engine& engine, AppOptions options)
       hidden_(std::make_shared<HiddenTokens>(*model_.tokenizer, std::vector<std::string>())),
       hidden_in_chat_(std::make_shared<HiddenTokens>(*model_.tokenizer, chat_marks())),
       grammars_(std::make_unique<GrammarCompiler>(model_)),
+      responses_(std::make_unique<ResponseStore>(options_.memory)),
       created_(unix_seconds()),
       begin_(std::chrono::steady_clock::now()),
       journal_(std::make_shared<Journal>(options_.log)) {}
@@ -123,11 +137,11 @@ Reply App::handle(HttpRequest request) {
   try {
     reply = dispatch(request, route);
   } catch (const ApiError& e) {
-    reply = e.response();
+    reply = error_response(request, e);
   } catch (const std::bad_alloc&) {
-    reply = ApiError(500, "out of memory").response();
+    reply = error_response(request, ApiError(500, "out of memory"));
   } catch (const std::exception& e) {
-    reply = ApiError(500, e.what()).response();
+    reply = error_response(request, ApiError(500, e.what()));
   }
   const auto* response = std::get_if<HttpResponse>(&reply);
   if (response == nullptr) return reply;  // counted at its end
@@ -164,10 +178,9 @@ Reply App::dispatch(const HttpRequest& request, std::string& route_name) {
     throw ApiError(404, concat("no such path: ", request.path.substr(0, 256)), "", "not_found");
   }
   if (found == nullptr) {
-    HttpResponse response =
-        ApiError(405, concat(request.method, " is not possible here; there is: ", methods), "",
-                 "method_not_allowed")
-            .response();
+    HttpResponse response = error_response(
+        request, ApiError(405, concat(request.method, " is not possible here; there is: ", methods),
+                          "", "method_not_allowed"));
     response.headers.emplace_back("Allow", methods);
     return response;
   }
@@ -185,9 +198,12 @@ void App::check_key(const HttpRequest& request) const {
                         return a == std::tolower(static_cast<unsigned char>(b));
                       });
   given = bearer ? given.substr(kBearer.size()) : std::string_view();
-  if (!same_key(options_.api_key, given)) {
-    throw ApiError(401, "the API key is missing or wrong; send it as Authorization: Bearer KEY", "",
-                   "invalid_api_key");
+  if (!same_key(options_.api_key, given) &&
+      !same_key(options_.api_key, request.header("x-api-key"))) {
+    throw ApiError(401,
+                   "the API key is missing or wrong; send it as Authorization: Bearer KEY or as "
+                   "x-api-key: KEY",
+                   "", "invalid_api_key");
   }
 }
 

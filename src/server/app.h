@@ -16,14 +16,13 @@
 #include "server/http/message.h"
 #include "server/http/request_memory.h"
 #include "server/journal.h"
-#include "server/request/common.h"
+#include "server/request/chat.h"
 #include "server/served_model.h"
 
 namespace replayssm::server {
 
 class GrammarCompiler;
-struct ChatRequest;
-struct CompletionRequest;
+class ResponseStore;
 
 // As the ApiError that a client gets.
 [[noreturn]] void throw_refusal(const Refusal& refusal);
@@ -56,6 +55,12 @@ class App {
     bool keep_tokens = false;
     bool chat = false;
   };
+  // A chat that the engine has begun on.
+  struct ChatJob {
+    ChatRequest request;
+    AnswerHead head;
+    Source source;
+  };
 
   static const std::vector<Route>& routes();
   Reply dispatch(const HttpRequest& request, std::string& route);
@@ -70,6 +75,11 @@ class App {
   Reply model(const HttpRequest& request);
   Reply completions(const HttpRequest& request);
   Reply chat(const HttpRequest& request);
+  Reply responses(const HttpRequest& request);
+  Reply get_response(const HttpRequest& request);
+  Reply delete_response(const HttpRequest& request);
+  Reply messages(const HttpRequest& request);
+  Reply count_tokens(const HttpRequest& request);
   Reply embeddings(const HttpRequest& request);
   Reply tokenize(const HttpRequest& request);
   Reply detokenize(const HttpRequest& request);
@@ -86,6 +96,7 @@ class App {
 
   AnswerHead answer_head(const HttpRequest& request, const char* prefix,
                          const CommonRequest& common) const;
+  ChatJob start_chat(const HttpRequest& request, const Json& body, const char* prefix);
   void check_fits(const EngineRequest& request) const;
   std::vector<Source> submit(const AnswerHead& head, const EngineRequest& request);
   EngineAnswer::Hooks hooks(const std::string& route);
@@ -102,6 +113,7 @@ class App {
   // The marks that chats are parsed by stay.
   const std::shared_ptr<const HiddenTokens> hidden_in_chat_;
   const std::unique_ptr<GrammarCompiler> grammars_;
+  const std::unique_ptr<ResponseStore> responses_;
   const int64_t created_;
   const std::chrono::steady_clock::time_point begin_;
   const std::shared_ptr<Journal> journal_;

@@ -29,18 +29,24 @@ ConstraintPtr constraint_of(ChatRequest& request, const ServedModel& model,
 
 }  // namespace
 
-Reply App::chat(const HttpRequest& request) {
-  ChatRequest parsed = parse_chat(parse_body(request), model_, options_.test_hooks);
+App::ChatJob App::start_chat(const HttpRequest& request, const Json& body, const char* prefix) {
+  ChatJob job;
+  job.request = parse_chat(body, model_, options_.test_hooks);
   EngineRequest engine;
-  engine.constraint = constraint_of(parsed, model_, *grammars_);
-  engine.prompts = {parsed.prompt.ids};
-  engine.common = &parsed.common;
-  engine.keep_tokens = parsed.logprobs;
+  engine.constraint = constraint_of(job.request, model_, *grammars_);
+  engine.prompts = {job.request.prompt.ids};
+  engine.common = &job.request.common;
+  engine.keep_tokens = job.request.logprobs;
   engine.chat = true;
-  AnswerHead head = answer_head(request, "chatcmpl-", parsed.common);
-  auto sources = submit(head, engine);
-  return std::make_shared<ChatAnswer>(std::move(head), std::move(sources.front()),
-                                      hooks("/v1/chat/completions"), parsed, model_);
+  job.head = answer_head(request, prefix, job.request.common);
+  job.source = std::move(submit(job.head, engine).front());
+  return job;
+}
+
+Reply App::chat(const HttpRequest& request) {
+  ChatJob job = start_chat(request, parse_body(request), "chatcmpl-");
+  return std::make_shared<ChatAnswer>(std::move(job.head), std::move(job.source),
+                                      hooks("/v1/chat/completions"), job.request, model_);
 }
 
 }  // namespace replayssm::server

@@ -47,6 +47,7 @@ Answer::Part EngineAnswer::take() {
     part.has_head = true;
     part.head = response_head();
     head_sent_ = true;
+    on_stream_begin(&part.body);
   }
   for (size_t i = 0; i < sources_.size(); ++i) {
     Generation::Batch batch = sources_[i].generation->take();
@@ -87,30 +88,15 @@ void EngineAnswer::finish(Part& part) {
     part.has_head = true;
     if (error_.empty()) {
       part.head = response_head();
-      part.head.body = dump_json({{"id", head_.id},
-                                  {"object", object(false)},
-                                  {"created", head_.created},
-                                  {"model", head_.model},
-                                  {"choices", choices()},
-                                  {"usage", usage()},
-                                  {"replayssm", report()}});
+      part.head.body = dump_json(whole());
     } else {
       status = error_ == kStopping ? 503 : 500;
-      part.head = ApiError(status, error_).response();
+      part.head = error_response(ApiError(status, error_));
     }
   } else if (!error_.empty()) {
-    append_event(&part.body, {{"error", ApiError(500, error_).object()}});
+    on_stream_error(ApiError(500, error_), &part.body);
   } else {
-    if (head_.include_usage) {
-      append_event(&part.body, {{"id", head_.id},
-                                {"object", object(true)},
-                                {"created", head_.created},
-                                {"model", head_.model},
-                                {"choices", Json::array()},
-                                {"usage", usage()},
-                                {"replayssm", report()}});
-    }
-    part.body += "data: [DONE]\n\n";
+    on_stream_end(&part.body);
   }
   record(error_, status);
 }
@@ -186,17 +172,6 @@ HttpResponse EngineAnswer::response_head() const {
   return response;
 }
 
-Json EngineAnswer::usage() const {
-  const RequestUsage& usage = record_.usage;
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", record_.new_tokens},
-          {"total_tokens", usage.prompt_tokens + record_.new_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
-          {"completion_tokens_details",
-           {{"accepted_prediction_tokens", usage.accepted},
-            {"rejected_prediction_tokens", usage.drafted - usage.accepted}}}};
-}
-
 Json EngineAnswer::report() const {
   const RequestUsage& usage = record_.usage;
   return {{"cached_tokens", usage.cached_tokens},
@@ -209,13 +184,47 @@ Json EngineAnswer::report() const {
           {"decode_seconds", usage.decode_seconds}};
 }
 
-void EngineAnswer::append_chunk(std::string* out, Json choice) const {
-  Json chunk = {{"id", head_.id},
+Json ChoicesAnswer::usage() const {
+  const RequestUsage& usage = engine_usage();
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", new_tokens()},
+          {"total_tokens", usage.prompt_tokens + new_tokens()},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details",
+           {{"accepted_prediction_tokens", usage.accepted},
+            {"rejected_prediction_tokens", usage.drafted - usage.accepted}}}};
+}
+
+Json ChoicesAnswer::whole() {
+  return {{"id", head().id},       {"object", object(false)}, {"created", head().created},
+          {"model", head().model}, {"choices", choices()},    {"usage", usage()},
+          {"replayssm", report()}};
+}
+
+void ChoicesAnswer::on_stream_end(std::string* out) {
+  if (head().include_usage) {
+    append_event(out, {{"id", head().id},
+                       {"object", object(true)},
+                       {"created", head().created},
+                       {"model", head().model},
+                       {"choices", Json::array()},
+                       {"usage", usage()},
+                       {"replayssm", report()}});
+  }
+  *out += "data: [DONE]\n\n";
+}
+
+void ChoicesAnswer::on_stream_error(const ApiError& error, std::string* out) {
+  append_event(out, {{"error", error.object()}});
+}
+
+void ChoicesAnswer::append_chunk(std::string* out, Json choice) const {
+  Json chunk = {{"id", head().id},
                 {"object", object(true)},
-                {"created", head_.created},
-                {"model", head_.model},
+                {"created", head().created},
+                {"model", head().model},
                 {"choices", Json::array({std::move(choice)})}};
-  if (head_.include_usage) chunk["usage"] = nullptr;
+  if (head().include_usage) chunk["usage"] = nullptr;
   append_event(out, chunk);
 }
 

@@ -80,18 +80,24 @@ class EngineAnswer : public Answer {
                          std::string* out) = 0;
   virtual void on_piece(size_t prompt, const TextPiece& piece, std::string* out) = 0;
   virtual void on_end(size_t prompt, const ChoiceEnd& end, std::string* out) = 0;
-  // The "choices" of the whole answer, and its "object".
-  virtual Json choices() = 0;
-  virtual const char* object(bool chunk) const = 0;
+  // The events before a stream's first text.
+  virtual void on_stream_begin(std::string*) {}
+  // At the end, one of these: the body of the whole answer; a stream's last events; the same two
+  // where the engine failed.
+  virtual Json whole() = 0;
+  virtual void on_stream_end(std::string* out) = 0;
+  virtual HttpResponse error_response(const ApiError& error) const { return error.response(); }
+  virtual void on_stream_error(const ApiError& error, std::string* out) = 0;
 
   const AnswerHead& head() const { return head_; }
-  // {"id", "object", "created", "model", "choices": [choice]} as an event.
-  void append_chunk(std::string* out, Json choice) const;
+  // Whole at the end only.
+  const RequestUsage& engine_usage() const { return record_.usage; }
+  int64_t new_tokens() const { return record_.new_tokens; }
+  // The "replayssm" of an answer.
+  Json report() const;
 
  private:
   HttpResponse response_head() const;
-  Json usage() const;
-  Json report() const;
   void finish(Part& part);
   void record(const std::string& error, int status);
 
@@ -104,6 +110,25 @@ class EngineAnswer : public Answer {
   std::vector<bool> finished_;
   RequestRecord record_;
   std::string error_;
+};
+
+// Answers in OpenAI's older form: a list of choices, chunks of them in a stream.
+class ChoicesAnswer : public EngineAnswer {
+ public:
+  using EngineAnswer::EngineAnswer;
+
+ protected:
+  // The "choices" of the whole answer, and its "object".
+  virtual Json choices() = 0;
+  virtual const char* object(bool chunk) const = 0;
+  // {"id", "object", "created", "model", "choices": [choice]} as an event.
+  void append_chunk(std::string* out, Json choice) const;
+
+ private:
+  Json whole() override;
+  void on_stream_end(std::string* out) override;
+  void on_stream_error(const ApiError& error, std::string* out) override;
+  Json usage() const;
 };
 
 // "stop", "length", ...: OpenAI's finish_reason.

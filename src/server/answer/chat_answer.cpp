@@ -4,16 +4,21 @@
 
 namespace replayssm::server {
 
-ChatAnswer::ChatAnswer(AnswerHead head, Source source, Hooks hooks, const ChatRequest& request,
-                       const ServedModel& model)
-    : EngineAnswer(std::move(head), {std::move(source)}, std::move(hooks)),
-      tokenizer_(model.tokenizer),
-      logprobs_(request.logprobs),
-      prompt_logprobs_(request.common.engine.prompt_logprobs >= 0) {
+MessageParser::Options parser_options(const ChatRequest& request, const ServedModel& model) {
   MessageParser::Options options;
   options.reasoning = model.chat_template->knows_reasoning();
   options.opens_in_reasoning = request.opens_reasoning;
   options.tools = request.tools;
+  return options;
+}
+
+ChatAnswer::ChatAnswer(AnswerHead head, Source source, Hooks hooks, const ChatRequest& request,
+                       const ServedModel& model)
+    : ChoicesAnswer(std::move(head), {std::move(source)}, std::move(hooks)),
+      tokenizer_(model.tokenizer),
+      logprobs_(request.logprobs),
+      prompt_logprobs_(request.common.engine.prompt_logprobs >= 0) {
+  const MessageParser::Options options = parser_options(request, model);
   for (int32_t i = 0; i < request.common.engine.n; ++i) {
     choices_.emplace_back(MessageParser(options));
   }

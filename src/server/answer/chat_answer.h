@@ -7,7 +7,10 @@
 
 namespace replayssm::server {
 
-class ChatAnswer final : public EngineAnswer {
+// How the text of its answer is read.
+MessageParser::Options parser_options(const ChatRequest& request, const ServedModel& model);
+
+class ChatAnswer final : public ChoicesAnswer {
  public:
   ChatAnswer(AnswerHead head, Source source, Hooks hooks, const ChatRequest& request,
              const ServedModel& model);

@@ -35,7 +35,7 @@ Json prompt_logprobs_json(const model::Tokenizer& tokenizer,
 CompletionAnswer::CompletionAnswer(AnswerHead head, std::vector<Source> sources, Hooks hooks,
                                    const CompletionRequest& request,
                                    std::shared_ptr<const model::Tokenizer> tokenizer)
-    : EngineAnswer(std::move(head), std::move(sources), std::move(hooks)),
+    : ChoicesAnswer(std::move(head), std::move(sources), std::move(hooks)),
       tokenizer_(std::move(tokenizer)),
       prompts_(request.prompts),
       n_(request.common.engine.n),

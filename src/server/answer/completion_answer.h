@@ -6,7 +6,7 @@
 
 namespace replayssm::server {
 
-class CompletionAnswer final : public EngineAnswer {
+class CompletionAnswer final : public ChoicesAnswer {
  public:
   CompletionAnswer(AnswerHead head, std::vector<Source> sources, Hooks hooks,
                    const CompletionRequest& request,

@@ -108,7 +108,7 @@ void Generation::choice_finished(int32_t index, FinishReason reason) {
     release(index, std::move(rest), !choice.stop.stopped());
   }
   const std::lock_guard lock(mutex_);
-  batch_.ends.push_back({index, reason, choice.n_tokens});
+  batch_.ends.push_back({index, reason, choice.n_tokens, choice.stop.found()});
   if (options_.wake_each) wake(false);
 }
 

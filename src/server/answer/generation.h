@@ -52,6 +52,7 @@ struct ChoiceEnd {
   int32_t choice = 0;
   FinishReason reason = FinishReason::kError;
   int64_t n_tokens = 0;  // that were generated, the one that completes a stop string included
+  std::string stop;      // the stop string that ended it; empty if none did
 };
 
 struct GenerationOptions {

@@ -16,6 +16,7 @@ std::string StopMatcher::push(std::string_view text) {
     }
     if (cut > 0) {
       stopped_ = true;
+      found_ = held_.substr(held_.size() - cut);
       held_.resize(held_.size() - cut);
       return std::exchange(held_, {});
     }

@@ -19,12 +19,15 @@ class StopMatcher {
   // The end of the text: what was held back.
   std::string finish();
   bool stopped() const { return stopped_; }
+  // The stop string that ended the text; empty before.
+  const std::string& found() const { return found_; }
 
  private:
   size_t held_prefix() const;
 
   std::vector<std::string> stops_;
   std::string held_;
+  std::string found_;
   bool stopped_ = false;
 };
 

@@ -111,6 +111,14 @@ const Json* Fields::array(const std::string& name, size_t most) {
   return value;
 }
 
+Json Fields::unread() const {
+  Json out = Json::object();
+  for (const auto& item : object_.items()) {
+    if (!read_.contains(item.key()) && !item.value().is_null()) out[item.key()] = item.value();
+  }
+  return out;
+}
+
 void Fields::warn_unread(Warnings& warnings) const {
   constexpr size_t kMaxWarnings = 16;
   for (const auto& item : object_.items()) {

@@ -36,7 +36,9 @@ class Fields {
 
   // "messages[2].content" for "content".
   std::string path_of(const std::string& name) const;
-  // A warning for each field that was present and not read.
+  // The fields that were present and not read.
+  Json unread() const;
+  // A warning for each of them.
   void warn_unread(Warnings& warnings) const;
 
  private:

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 
+import cases_agents
 import cases_api
 import cases_drafts
 import cases_files
@@ -78,7 +79,8 @@ def main():
     args = parser.parse_args()
 
     cases = {}
-    for module in (cases_drafts, cases_reuse, cases_life, cases_files, cases_api):
+    for module in (cases_drafts, cases_reuse, cases_life, cases_files, cases_api,
+                   cases_agents):
         for name, case in vars(module).items():
             if name.startswith("test_"):
                 cases[name[5:7]] = (name[5:], case)

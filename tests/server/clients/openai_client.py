@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The `openai` package against a running server: python3 openai_client.py http://127.0.0.1:8000
+"""The `openai` package against a running server: openai_client.py --url http://127.0.0.1:8000
 
 Not part of `make test`: needs `pip install openai`. Start the server with --draft ngram.
 """
 import json
 import sys
 
+import checks
 import openai
 
 TOOLS = [{"type": "function", "function": {
@@ -16,7 +17,7 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
 
 
 def main():
-    client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
+    client = openai.OpenAI(base_url=checks.arguments().url + "/v1", api_key="none", max_retries=0)
     model = client.models.list().data[0].id
     n_checks = 0
 
