@@ -70,11 +70,8 @@ GgufModel::GgufModel(GgufFiles files) : files_(std::move(files)) {
   const bool qwen = architecture_.starts_with("qwen");
   const std::string text = qwen ? qwen_config() : nemotron_config();
   const ConfigObject config = ConfigObject::parse(text, files_.source());
-  if (!qwen) {
-    description_ = describe_nemotron_h(config);
-  } else {
-    description_ =
-        architecture_ == "qwen35" ? describe_qwen3_5(config) : describe_qwen3_5_moe(config);
+  description_ = describe_config(config);
+  if (qwen) {
     const std::string rotary = architecture_ + ".rope.dimension_count";
     for (LayerSpec& layer : description_.spec.layers) {
       for (MixerSpec& mixer : layer.mixers) {
@@ -152,6 +149,7 @@ int64_t largest(const GgufFiles& files, const std::string& key) {
 std::string GgufModel::qwen_config() const {
   const std::string& arch = architecture_;
   Json out = common_config(files_, arch);
+  out["model_type"] = arch == "qwen35" ? "qwen3_5_text" : "qwen3_5_moe_text";
   out["num_hidden_layers"] = n_layers_;
   out["rms_norm_eps"] = files_.number(arch + ".attention.layer_norm_rms_epsilon", 0.0, 1.0);
   Json kinds = Json::array();
@@ -193,6 +191,7 @@ std::string GgufModel::qwen_config() const {
 std::string GgufModel::nemotron_config() const {
   const std::string& arch = architecture_;
   Json out = common_config(files_, arch);
+  out["model_type"] = "nemotron_h";
   const std::string rms = arch + ".attention.layer_norm_rms_epsilon";
   out["layer_norm_epsilon"] =
       files_.number(files_.has(rms) ? rms : arch + ".attention.layer_norm_epsilon", 0.0, 1.0);
