@@ -196,6 +196,14 @@ inline ReadyX ready_x(const QuantArgs& args, int64_t first, int64_t n, float* ro
   return out;
 }
 
+// Fetches what comes at a distance behind these bytes.
+inline void ahead(const char* at, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += 64) {
+    prefetch(at + kPrefetchBytes + line);
+    prefetch_far(at + kPrefetchFarBytes + line);
+  }
+}
+
 template <class Decoder, int kRows>
 void dot_group(const QuantArgs& args, const typename Decoder::Tables& tables, const char* codes,
                const X* x, int64_t x_stride, const float* scale, const float* min,
@@ -207,6 +215,7 @@ void dot_group(const QuantArgs& args, const typename Decoder::Tables& tables, co
     const char* unit = codes;
     const X* xi = x;
     for (int64_t i = 0; i < args.group; i += Decoder::kUnit) {
+      if (column == 0) ahead(unit, Decoder::kUnitBytes);
       typename Decoder::Unit units[kVecs];
       for (int v = 0; v < kVecs; ++v) units[v].load(tables, unit, column + v * kWidth);
 #pragma GCC unroll 16
@@ -307,10 +316,7 @@ void stream_quant(const QuantArgs& args) {
         x = ready_x(args, first, n, scratch.x, scratch.x_sums);
       }
       for (int64_t i = 0, g = 0; i < n; i += args.group, ++g) {
-        for (int64_t line = 0; line < layout.bytes; line += 64) {
-          prefetch(at + kPrefetchBytes + line);
-          prefetch_far(at + kPrefetchFarBytes + line);
-        }
+        ahead(at, layout.scale_bytes + layout.min_bytes);
         if (args.super && i % kQuantSuper == 0) {
           super = at;
           at += layout.super_bytes;
@@ -366,10 +372,10 @@ void tile_quant(const QuantArgs& args) {
         }
         at += layout.bytes;
       }
-      const int64_t ahead = (n_groups * layout.bytes / 64 + n_blocks) / n_blocks * 64;
+      const int64_t share = (n_groups * layout.bytes / 64 + n_blocks) / n_blocks * 64;
       for (int64_t b = 0; b < n_blocks; ++b) {
         const int64_t row = rows * b / n_blocks, count = rows * (b + 1) / n_blocks - row;
-        for (int64_t line = 0; line < ahead; line += 64) prefetch_far(at + b * ahead + line);
+        for (int64_t line = 0; line < share; line += 64) prefetch_far(at + b * share + line);
         for (int64_t g = 0; g < n_groups; ++g) {
           decoded_rows(
               count, args,
