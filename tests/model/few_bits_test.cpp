@@ -20,7 +20,8 @@ struct Int8Module {
 };
 
 Int8Module rounded(const TensorToWrite& tensor) {
-  const auto rows = static_cast<size_t>(tensor.shape[0]), cols = static_cast<size_t>(tensor.shape[1]);
+  const auto rows = static_cast<size_t>(tensor.shape[0]),
+             cols = static_cast<size_t>(tensor.shape[1]);
   std::vector<float> weight(rows * cols);
   std::memcpy(weight.data(), tensor.data, weight.size() * sizeof(float));
   Int8Module out;
@@ -57,8 +58,8 @@ TEST(FewBits, ModulesAreWhatTheirCodesSay) {
       coded.tensors()[tensor_name] = {tensor_name, FileDType::kI8, tensor.shape,
                                       kept.back()->codes.data()};
       const std::string scale = tensor_name + "_scale";
-      coded.tensors()[scale] = {scale, FileDType::kF32, {tensor.shape[0], 1},
-                                kept.back()->scales.data()};
+      coded.tensors()[scale] = {
+          scale, FileDType::kF32, {tensor.shape[0], 1}, kept.back()->scales.data()};
     }
     EXPECT_GE(kept.size(), 5u);
     const std::string folder = coded.write();
