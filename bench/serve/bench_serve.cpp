@@ -175,7 +175,7 @@ void bench_server(const BenchServeFlags& flags, const Words& words) {
 void run(BenchServeFlags flags) {
   if (flags.context == 0) flags.context = flags.device == "cuda" ? 1024 : 128;
   if (flags.device == "cuda") {
-    flags.cuda.folder = flags.model.folder;
+    if (!flags.model.folder.empty()) flags.cuda.folder = flags.model.folder_or_default();
     flags.cuda.batches = flags.batches;
     flags.cuda.windows = flags.windows;
     flags.cuda.context = flags.context;

@@ -30,6 +30,12 @@ std::optional<ModuleFormat> format_of_weight(const TensorFiles& files, const std
   return module_format(files, name.substr(0, name.size() - kWeight.size()));
 }
 
+bool is_wide_or_widened(const ModuleFormat& module) {
+  return module.format == WeightFormat::kFloat || module.format == WeightFormat::kFp8Tensor ||
+         (module.format == WeightFormat::kFp8Block &&
+          module.scale->name.ends_with(".weight_scale_inv"));
+}
+
 QuantHints read_hints(const std::string& path) {
   QuantHints hints;
   const ConfigObject config = ConfigObject::read_file(path);
@@ -60,9 +66,7 @@ bool WeightFiles::has(const std::string& name) const {
 
 MatrixFormat WeightFiles::format_of(const std::string& name) const {
   const auto module = format_of_weight(files_, name);
-  if (module && module->format != WeightFormat::kFloat &&
-      module->format != WeightFormat::kFp8Tensor && module->format != WeightFormat::kFp8Block &&
-      is_served(module->format)) {
+  if (module && is_served(module->format) && !is_wide_or_widened(*module)) {
     return MatrixFormat::kFewBits;
   }
   if (files_.at(name).dtype != FileDType::kF8E4M3) return MatrixFormat::kWide;
@@ -148,8 +152,15 @@ ops::ConstMatrix WeightFiles::rows(const MatrixPart& part, DType fp8_to) {
 std::vector<float> WeightFiles::vector(const std::string& name, int64_t n, VectorKind kind,
                                        int32_t width) {
   const bool conv = kind == VectorKind::kConvWeight;
-  const TensorView& tensor =
-      conv ? find(name, {n / width, 1, width}) : find(name, std::vector<int64_t>{n});
+  std::vector<int64_t> shape = {n};
+  if (conv) {
+    shape = {n / width, 1, width};
+    // Tools save it without the 1, or with the 1 last: the same numbers in the same order.
+    const std::vector<int64_t> flat = {n / width, width}, last = {n / width, width, 1};
+    const std::vector<int64_t>& stored = files_.at(name).shape;
+    if (stored == flat || stored == last) shape = stored;
+  }
+  const TensorView& tensor = find(name, shape);
   wide_dtype(tensor);
   mark(tensor, n);
   std::vector<float> values = read_fp32(tensor);
@@ -180,7 +191,7 @@ void WeightFiles::finish() {
   for (const TensorView& tensor : files_.tensors()) {
     if (taken_.contains(&tensor)) continue;
     // Scales of an FP8 KV cache are known and not run.
-    bool known = tensor.name.ends_with("k_proj.k_scale") || tensor.name.ends_with("v_proj.v_scale");
+    bool known = tensor.name.ends_with(".k_scale") || tensor.name.ends_with(".v_scale");
     for (const auto& prefix : model_.names.skipped_prefixes) {
       known = known || tensor.name.starts_with(prefix);
     }

@@ -23,6 +23,34 @@ std::vector<float> all_logits(const std::string& folder, const ModelOptions& opt
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
+// Tools drop the convolution's dimension of 1, or put it last.
+TEST(Load, ConvolutionsInOtherShapes) {
+  const auto want = all_logits(fixture("qwen3_5_untied"), {});
+  for (const bool with_one : {false, true}) {
+    EditedModel model("qwen3_5_untied");
+    size_t n = 0;
+    for (auto& [name, tensor] : model.tensors()) {
+      if (!name.ends_with("conv1d.weight")) continue;
+      tensor.shape = {tensor.shape[0], tensor.shape[2]};
+      if (with_one) tensor.shape.push_back(1);
+      ++n;
+    }
+    EXPECT_GT(n, 0u);
+    EXPECT_EQ(all_logits(model.write(), {}), want);
+  }
+}
+
+// Scales of an FP8 KV cache, by either name that publishers give them.
+TEST(Load, SkipsScalesOfTheKvCache) {
+  EditedModel model("qwen3_5_untied");
+  const float value = 1.0f;
+  for (const char* name : {"self_attn.k_scale", "self_attn.v_proj.v_scale"}) {
+    const std::string full = concat("model.layers.3.", name);
+    model.tensors()[full] = {full, FileDType::kF32, {1}, &value};
+  }
+  EXPECT_EQ(weights_of(model.write()).skipped.size(), 2u);
+}
+
 TEST(Load, ListsWhatItSkips) {
   EXPECT_EQ(weights_of(fixture("qwen3_5_vlm")).skipped.size(), 4u);
   EXPECT_TRUE(weights_of(fixture("nemotron_h_pattern")).skipped.empty());
