@@ -207,14 +207,28 @@ TEST(SampleCuda, VerifyKeepsDraftsUpToTheFirstThatDiffers) {
   const DeviceBuffer n_tokens(std::vector<int32_t>{4, 4, 3, 1, 0});
   const DeviceBuffer token(std::vector<int64_t>{0, 4, 8, 11, 0});
   const DeviceBuffer n_accepted(5 * 4), next(5 * 4);
-  verify(
-      device.context(),
-      {static_cast<const int32_t*>(n_tokens.data()), static_cast<const int64_t*>(token.data()), 5},
-      static_cast<const int32_t*>(dtokens.data()), static_cast<const int32_t*>(ddrawn.data()),
-      static_cast<int32_t*>(n_accepted.data()), static_cast<int32_t*>(next.data()));
+  VerifyRowsCuda rows;
+  rows.n_tokens = static_cast<const int32_t*>(n_tokens.data());
+  rows.first = static_cast<const int64_t*>(token.data());
+  rows.n_rows = 5;
+  verify(device.context(), rows, static_cast<const int32_t*>(dtokens.data()),
+         static_cast<const int32_t*>(ddrawn.data()), static_cast<int32_t*>(n_accepted.data()),
+         static_cast<int32_t*>(next.data()));
   device.wait();
   EXPECT_EQ(n_accepted.download<int32_t>(5), (std::vector<int32_t>{3, 1, 0, 0, 0}));
   EXPECT_EQ(next.download<int32_t>(5), (std::vector<int32_t>{1, 2, 3, 4, -1}));
+
+  // Tokens that are elsewhere: here in the opposite order.
+  std::vector<int64_t> places;
+  for (size_t i = tokens.size(); i > 0; --i) places.push_back(static_cast<int64_t>(i) - 1);
+  const DeviceBuffer dplaces(places);
+  const DeviceBuffer dreversed(std::vector<int32_t>(tokens.rbegin(), tokens.rend()));
+  rows.token_of = static_cast<const int64_t*>(dplaces.data());
+  verify(device.context(), rows, static_cast<const int32_t*>(dreversed.data()),
+         static_cast<const int32_t*>(ddrawn.data()), static_cast<int32_t*>(n_accepted.data()),
+         static_cast<int32_t*>(next.data()));
+  device.wait();
+  EXPECT_EQ(n_accepted.download<int32_t>(5), (std::vector<int32_t>{3, 1, 0, 0, 0}));
 }
 
 }  // namespace
