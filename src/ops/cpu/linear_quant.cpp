@@ -44,6 +44,11 @@ struct Layout {
   int64_t panel_bytes() const { return at(n_groups); }
 };
 
+// A format without scales or mins has no memory for them.
+void copy_bytes(void* to, const void* from, int64_t n) {
+  if (n > 0) std::memcpy(to, from, static_cast<size_t>(n));
+}
+
 int nibble_shift(int64_t i) {
   return static_cast<int>(i % 2 == 0 ? 2 * (i % 8) : 14 + 2 * (i % 8));
 }
@@ -156,10 +161,8 @@ QuantPanels::QuantPanels(const QuantMatrix& matrix, ThreadPool* pool)
           }
         }
         char* group = to + layout.group_at(g);
-        std::memcpy(group + scale_bytes * o, row.scales + g * scale_bytes,
-                    static_cast<size_t>(scale_bytes));
-        std::memcpy(group + layout.scale + min_bytes * o, row.mins + g * min_bytes,
-                    static_cast<size_t>(min_bytes));
+        copy_bytes(group + scale_bytes * o, row.scales + g * scale_bytes, scale_bytes);
+        copy_bytes(group + layout.scale + min_bytes * o, row.mins + g * min_bytes, min_bytes);
         char* codes = group + layout.scale + layout.min;
         const int64_t first = g * format.group;
         const int64_t n = std::min<int64_t>(format.group, n_in - first);
@@ -190,10 +193,8 @@ void QuantPanels::unpack_row(int64_t output, float* out) const {
       }
     }
     const char* group = from + layout.group_at(g);
-    std::memcpy(row.scales + g * scale_bytes, group + scale_bytes * o,
-                static_cast<size_t>(scale_bytes));
-    std::memcpy(row.mins + g * min_bytes, group + layout.scale + min_bytes * o,
-                static_cast<size_t>(min_bytes));
+    copy_bytes(row.scales + g * scale_bytes, group + scale_bytes * o, scale_bytes);
+    copy_bytes(row.mins + g * min_bytes, group + layout.scale + min_bytes * o, min_bytes);
     const int64_t first = g * format.group;
     const int64_t n = std::min<int64_t>(format.group, n_in - first);
     for (int64_t i = 0; i < n; ++i) {
