@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "ops/cuda/linear_few_cuda.h"
 #include "ops/cuda/linear_fp8_cuda.h"
 #include "ops/cuda/linear_kernels_cuda.h"
 #include "ops/cuda/linear_plans_cuda.h"
@@ -383,6 +384,34 @@ void linear_fp8(const CudaContext& context, const LinearCuda& weight, const Rows
   }
 }
 
+// From here on cuBLASLt's product makes up for widening the weights in kFast.
+constexpr int64_t kWidenedRows = 512;
+constexpr int64_t kWidenedBytes = int64_t{24} << 20;  // at once: stay in the L2 cache
+static_assert(LinearPlans::kProductBytes + kWidenedBytes <= CudaContext::kWorkspaceBytes);
+
+void run_widened(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                 bool accumulate) {
+  char* const memory = static_cast<char*>(context.workspace()) + LinearPlans::kProductBytes;
+  const ProductInput input{x.data, nullptr, x.rows, x.stride};
+  const int64_t most = std::max(kWidenedBytes / (2 * weight.n_in) / 128, int64_t{1}) * 128;
+  by_pieces(weight.n_out, most, [&](int64_t first, int64_t n) {
+    LinearCuda piece;
+    piece.weight = memory;
+    piece.n_out = n;
+    piece.n_in = weight.n_in;
+    const Matrix out = y.slice_cols(first, n);
+    // The choice of an algorithm writes over the workspace.
+    context.linear_plans().algorithm(context, piece, input, out, accumulate);
+    widen_few(context, weight, first, n, memory);
+    run_product(context, piece, input, out, accumulate);
+  });
+}
+
+bool widens(const CudaContext& context, const LinearCuda& weight, Matrix y) {
+  return context.mode() == Mode::kFast && y.rows >= kWidenedRows && in_pieces(weight, y) &&
+         256 * weight.n_in <= kWidenedBytes;
+}
+
 void check_shapes(const LinearCuda& weight, const Rows& x, Matrix y, bool accumulate) {
   REPLAYSSM_CHECK(x.in.rows == y.rows && x.cols() == weight.n_in && y.cols == weight.n_out, "x ",
                   x.in.rows, " x ", x.cols(), ", y ", y.rows, " x ", y.cols, ", weight ",
@@ -397,8 +426,20 @@ void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x,
   check_shapes(weight, {x}, y, accumulate);
   if (y.rows == 0) return;
   const bool pieces = in_pieces(weight, x);
-  if (is_fp8(weight.type)) {
+  if (weight.type == WeightType::kStack) {
+    int64_t output = 0;
+    for (const LinearCuda& part : *weight.parts) {
+      linear(context, part, x, y.slice_cols(output, part.n_out), accumulate);
+      output += part.n_out;
+    }
+  } else if (is_fp8(weight.type)) {
     linear_fp8(context, weight, {x}, y, accumulate);
+  } else if (weight.type == WeightType::kFewBits) {
+    if (widens(context, weight, y)) {
+      run_widened(context, weight, x, y, accumulate);
+    } else {
+      linear_few(context, weight, x, y, accumulate);
+    }
   } else if (pieces && one_row(context, y)) {
     linear_one_row(context, weight, x, y, accumulate);
   } else if (pieces && in_pieces(weight, y)) {
