@@ -116,6 +116,23 @@ TEST(GenerateText, NewlinesAndBrokenCharacters) {
   EXPECT_TRUE(newline && broken);
 }
 
+// A model's own head drafts: nothing changes but the steps.
+TEST(GenerateText, TheModelsOwnHead) {
+  const std::string demo = REPLAYSSM_SOURCE_DIR "/models/demo-gdn";
+  for (const Arguments& sampling : {Arguments{}, Arguments{"--temperature", "0.8"}}) {
+    Arguments drafts = sampling;
+    drafts.insert(drafts.end(), {"--draft", "mtp", "--draft-tokens", "3"});
+    const Generated want = generate(demo, sampling), got = generate(demo, drafts);
+    EXPECT_EQ(got.object.at("ids"), want.object.at("ids"));
+    const json& stats = got.object.at("stats");
+    EXPECT_GT(stats.at("accepted").get<int>(), 5);
+    EXPECT_LT(stats.at("steps").get<int>(), want.object.at("stats").at("steps").get<int>());
+    int accepted = 0;
+    for (const json& count : stats.at("accepted_by_depth")) accepted += count.get<int>();
+    EXPECT_EQ(accepted, stats.at("accepted").get<int>());
+  }
+}
+
 // The context ends the text: 512 positions in the fixture.
 TEST(GenerateText, TheContextIsTheEnd) {
   const ModelFolder folder("nemotron_h_bf16");

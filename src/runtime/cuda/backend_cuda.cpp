@@ -171,9 +171,6 @@ class CudaBackend final : public Backend {
     stream_.wait();
   }
   bool draws() const override { return true; }
-  const float* draft(std::span<const DraftRow>) override {
-    REPLAYSSM_CHECK(false, "a drafting head on CUDA");  // plan_layers_cuda() refuses it
-  }
 
   const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {
