@@ -16,8 +16,9 @@ struct Generated {
   std::string report;  // stderr
 };
 
-Generated generate(const std::string& folder, const Arguments& more, const char* n = "60") {
-  Arguments arguments = {"generate", "-m", folder, "-p", "Hello there", "-n", n, "--json"};
+Generated generate(const std::string& folder, const Arguments& more, const char* n = "60",
+                   const char* prompt = "Hello there") {
+  Arguments arguments = {"generate", "-m", folder, "-p", prompt, "-n", n, "--json"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const Outcome outcome = run_binary(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -122,7 +123,9 @@ TEST(GenerateText, TheModelsOwnHead) {
   for (const Arguments& sampling : {Arguments{}, Arguments{"--temperature", "0.8"}}) {
     Arguments drafts = sampling;
     drafts.insert(drafts.end(), {"--draft", "mtp", "--draft-tokens", "3"});
-    const Generated want = generate(demo, sampling), got = generate(demo, drafts);
+    const char* prompt = "If the server cannot open a socket on the given port, it";
+    const Generated want = generate(demo, sampling, "60", prompt),
+                    got = generate(demo, drafts, "60", prompt);
     EXPECT_EQ(got.object.at("ids"), want.object.at("ids"));
     const json& stats = got.object.at("stats");
     EXPECT_GT(stats.at("accepted").get<int>(), 5);
