@@ -281,6 +281,31 @@ TEST_F(Mtp, AcceptanceByDepth) {
   }
 }
 
+// At temperature 1 the head draws with the model's own noise. Independent draws would agree in less
+// than two of five places, and the first choice of the head is the model's draw as rarely.
+TEST_F(Mtp, AcceptanceOfDraws) {
+  ThreadPool pool(2);
+  const ops::Context context(pool);
+  const auto device = open_device(context);
+  const auto model = Model::load(demo("demo-gdn"), with_head());
+  Runner runner(model, *device, {1, 512, 256, 64});
+  ops::Sampler sampler(context, model->spec().vocab);
+  GenerateParams params;
+  params.max_new_tokens = 200;
+  params.draft_tokens = 1;
+  params.mtp = true;
+  params.sampling.temperature = 1;
+  double drafted = 0, accepted = 0;
+  for (const auto& prompt : prompts()) {
+    ++params.sampling.seed;
+    const GenerateStats stats = generate(runner, sampler, nullptr, prompt, params, [](int32_t) {});
+    drafted += static_cast<double>(stats.drafted);
+    accepted += static_cast<double>(stats.accepted);
+  }
+  RecordProperty("depth_1", concat(accepted / drafted));
+  EXPECT_GE(accepted / drafted, 0.55);
+}
+
 TEST_F(Mtp, IsRefusedWhereThereIsNone) {
   const auto bare = plain();
   GenerationRequest r = greedy({1, 2, 3}, 4);
