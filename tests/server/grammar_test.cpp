@@ -5,6 +5,7 @@
 
 #include "core/utf8.h"
 #include "server/api_error.h"
+#include "server/chat/tool_calls.h"
 
 namespace replayssm::server {
 namespace {
@@ -282,6 +283,62 @@ TEST(Grammar, BareStringsKeepTheirBounds) {
   const auto long_one = bounded(R"({"minLength": 300, "maxLength": 4000})");
   EXPECT_TRUE(takes(long_one, std::string(300, 'x')));
   EXPECT_FALSE(takes(long_one, std::string(299, 'x')));
+}
+
+// Where values have no quotes, a forced call whose value would come out as another is refused.
+TEST(Grammar, ForcedValuesThatCannotBeTold) {
+  const auto forced = [](const std::string& schema, ToolStyle style) {
+    Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {
+      "type": "object", "properties": {}, "required": ["x"]}}}])");
+    tools[0]["function"]["parameters"]["properties"]["x"] = Json::parse(schema);
+    Warnings warnings;
+    return grammars().tool_call(tools, style, warnings);
+  };
+  for (const char* schema :
+       {R"({"enum": ["1", 1]})", R"({"enum": ["true", true]})", R"({"const": "a </parameter> b"})",
+        R"({"anyOf": [{"type": "string", "pattern": "[a-z]{3}"}, {"type": "integer"}]})"}) {
+    SCOPED_TRACE(schema);
+    EXPECT_NO_THROW(forced(schema, ToolStyle::kJson));
+    try {
+      forced(schema, ToolStyle::kXml);
+      ADD_FAILURE() << "not refused";
+    } catch (const ApiError& e) {
+      EXPECT_EQ(e.object().at("param"), "tools[0].function.parameters.properties.x");
+    }
+  }
+  for (const char* schema : {R"({"enum": ["a", 1, null]})", R"({"type": ["string", "null"]})",
+                             R"({"type": ["integer", "null"]})", R"({"type": "boolean"})"}) {
+    EXPECT_NO_THROW(forced(schema, ToolStyle::kXml)) << schema;
+  }
+}
+
+// What a forced call may be, in each family's style, is read as a call.
+TEST(Grammar, EachStyleIsReadAgain) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f",
+    "parameters": {"type": "object", "properties": {"x": {"type": "integer"}},
+                   "required": ["x"]}}}])");
+  const std::pair<ToolStyle, const char*> kStyles[] = {
+      {ToolStyle::kJson, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>"},
+      {ToolStyle::kList, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]</TOOLCALL>"},
+      {ToolStyle::kGranite, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]"},
+      {ToolStyle::kLfm2,
+       "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]<|tool_call_end|>"},
+      {ToolStyle::kKimi,
+       "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+       "{\"x\": 1}<|tool_call_end|><|tool_calls_section_end|>"},
+      {ToolStyle::kMiniMax,
+       "<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_calls>"},
+      {ToolStyle::kInvoke,
+       "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"x\">1</parameter>\n</invoke>\n"
+       "</minimax:tool_call>"},
+  };
+  for (const auto& [style, text] : kStyles) {
+    Warnings warnings;
+    EXPECT_TRUE(accepts(grammars().tool_call(tools, style, warnings), text)) << text;
+    const CallReading reading = read_calls(text, tools, TextEnd::kEnded);
+    ASSERT_EQ(reading.calls.size(), 1u) << text;
+    EXPECT_EQ(reading.calls[0].arguments, "{\"x\":1}") << text;
+  }
 }
 
 TEST(Grammar, Choices) {
