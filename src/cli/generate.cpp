@@ -68,7 +68,7 @@ void report(const GenerateStats& s, const MemoryUse& memory, bool drafts) {
                  static_cast<long long>(s.steps));
   }
   const StateTraffic& t = s.decode_traffic;
-  std::fprintf(stderr, "state    %s read, %s written a token; the plain way %s\n",
+  std::fprintf(stderr, "state    %s read, %s written a token; plain decoding %s\n",
                format_bytes(ratio(static_cast<double>(t.read), tokens)).c_str(),
                format_bytes(ratio(static_cast<double>(t.written), tokens)).c_str(),
                format_bytes(ratio(static_cast<double>(t.plain), tokens)).c_str());

@@ -218,7 +218,8 @@ void run(const InspectFlags& flags) {
 
 void add_inspect(CLI::App& app) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* verb = app.add_subcommand("inspect", "show what a model is and what it costs");
+  CLI::App* verb =
+      app.add_subcommand("inspect", "show a model's parts and the memory that it needs");
   flags->model.add_folder(
       *verb,
       "model folder, Org/Name from Hugging Face's cache, or a config.json alone, such as "

@@ -331,7 +331,7 @@ void add_serve(CLI::App& app) {
       ->check(in_range<double>(0, kMaxGigabytes))
       ->capture_default_str();
   verb->add_option("--host-memory", flags->host_memory_gb,
-                   "GB beside it, of host memory, for snapshots that a device's gives up")
+                   "GB beside it, of host memory, for snapshots that the device's cache evicts")
       ->check(in_range<double>(0, kMaxGigabytes))
       ->capture_default_str();
   verb->add_option("--max-sequences", flags->max_sequences, "that run at once")

@@ -539,14 +539,14 @@ void EngineImpl::cancel_now(RequestId id) {
 
 void EngineImpl::publish_stats() {
   EngineStats stats = counts_;
-  stats.slots = scheduler_.slots().size();
-  stats.slots_free = scheduler_.slots().n_free();
-  stats.rings = scheduler_.rings().size();
-  stats.rings_free = scheduler_.rings().n_free();
-  stats.pages = scheduler_.pages().size();
-  stats.pages_free = scheduler_.pages().n_free();
-  stats.snapshots = scheduler_.cache().n_snapshots();
-  stats.snapshot_pages = scheduler_.cache().n_pages();
+  stats.slots = scheduler_.memory().slots().size();
+  stats.slots_free = scheduler_.memory().slots().n_free();
+  stats.rings = scheduler_.memory().rings().size();
+  stats.rings_free = scheduler_.memory().rings().n_free();
+  stats.pages = scheduler_.memory().pages().size();
+  stats.pages_free = scheduler_.memory().pages().n_free();
+  stats.snapshots = scheduler_.memory().cache().n_snapshots();
+  stats.snapshot_pages = scheduler_.memory().cache().n_pages();
   stats.snapshot_bytes = stats.snapshots * scheduler_.options().slot_bytes +
                          stats.snapshot_pages * scheduler_.options().page_bytes;
   if (host_tier_) {
@@ -554,7 +554,7 @@ void EngineImpl::publish_stats() {
     stats.host_snapshot_bytes = host_tier_->bytes();
   }
   stats.preemptions = scheduler_.n_preemptions();
-  stats.evicted = scheduler_.cache().n_evicted();
+  stats.evicted = scheduler_.memory().cache().n_evicted();
   if (tier_) stats.refused_corrupt = tier_->n_refused();
   const StateTraffic& traffic = executor_.traffic();
   stats.state_bytes_moved = traffic.read + traffic.written;

@@ -10,6 +10,7 @@
 #include "model/forward.h"
 #include "runtime/backend.h"
 #include "runtime/mtp_drafts.h"
+#include "runtime/packed_windows.h"
 #include "runtime/step_plan.h"
 #include "runtime/traffic.h"
 
@@ -17,14 +18,16 @@ namespace replayssm {
 
 class Checksum;
 
+// Any action but kEvict.
+void act(Backend& backend, const Action& action);
+
 class Executor {
  public:
   // The model must outlive it, memory is its on the device; sizes.snapshots is taken as set.
   Executor(const Model& model, const ModelMemory& memory, const Device& device, PoolSizes sizes,
            const ForwardLimits& limits);
 
-  // Any action but kEvict.
-  void act(const Action& action);
+  void act(const Action& action) { replayssm::act(*backend_, action); }
 
   // Starts one pass over the rows; tokens[i] are the ids of row i's window. Logits come in the
   // order of the rows: every token's for all_logits rows and for steps, the last's for sweeps that
@@ -63,16 +66,11 @@ class Executor {
   int64_t bytes() const { return backend_->state_bytes() + backend_->scratch_bytes(); }
 
  private:
-  void save_conv(int32_t ring_slot, int32_t slot, int64_t position);
-
   const Model& model_;
   ModelMemory memory_;
   std::unique_ptr<Backend> backend_;
   StateTraffic traffic_;
-
-  std::vector<ForwardRow> rows_;
-  std::vector<int32_t> tokens_;
-  std::vector<int64_t> logit_tokens_;
+  PackedWindows windows_;
 };
 
 }  // namespace replayssm

@@ -97,12 +97,12 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
     ++stats.steps;
     stats.drafted += static_cast<int64_t>(fed.size()) - 1;
     const int64_t accepted_before = stats.accepted;
-    size_t stand = 0;
+    size_t n_committed = 0;
     for (bool agrees = true; agrees && more;) {
-      const int32_t id = draw(sampler, logits + static_cast<int64_t>(stand) * vocab,
+      const int32_t id = draw(sampler, logits + static_cast<int64_t>(n_committed) * vocab,
                               params.sampling, static_cast<int64_t>(tokens.size()));
-      ++stand;
-      agrees = stand < fed.size() && fed[stand] == id;
+      ++n_committed;
+      agrees = n_committed < fed.size() && fed[n_committed] == id;
       if (agrees) ++stats.accepted;
       more = take(id);
     }
@@ -110,7 +110,7 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
       ++stats.drafted_by_depth[i];
       if (static_cast<int64_t>(i) < stats.accepted - accepted_before) ++stats.accepted_by_depth[i];
     }
-    runner.advance(sequence.id(), static_cast<int64_t>(stand));
+    runner.advance(sequence.id(), static_cast<int64_t>(n_committed));
   }
   stats.decode_seconds = now_seconds() - decode_start;
   stats.decode_traffic = since(runner.traffic(), traffic_start);

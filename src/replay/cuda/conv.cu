@@ -11,10 +11,12 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "replay/cuda/conv_cuda.h"
 #include "replay/cuda/launch_in_turn.cuh"
 #include "replay/cuda/ptx.cuh"
+#include "replay/problem_reason.h"
 
 namespace replayssm {
 namespace cuda {
@@ -197,20 +199,12 @@ class ConvKernelPlan final : public CudaConvPlan {
 }  // namespace cuda
 
 PlanResult<CudaConvPlan> plan_cuda(const ConvProblem& p) {
+  std::string reason = problem_reason(p);
+  if (!reason.empty()) return {nullptr, std::move(reason)};
   constexpr int kMaxChannels = 1 << 24;  // blocks along y are limited
-  if (p.n_channels < 1 || p.n_channels % 8 != 0 || p.n_channels > kMaxChannels) {
-    return {nullptr, "the CUDA conv takes a multiple of 8 channels up to 2^24, not " +
+  if (p.n_channels % 8 != 0 || p.n_channels > kMaxChannels) {
+    return {nullptr, "the CUDA conv needs a multiple of 8 channels up to 2^24, not " +
                          std::to_string(p.n_channels)};
-  }
-  if (p.width < 2 || p.width > 8) {
-    return {nullptr, "conv width " + std::to_string(p.width) + " is outside 2..8"};
-  }
-  if (p.ring_rows < p.width) {
-    return {nullptr, "conv ring_rows " + std::to_string(p.ring_rows) + " is below the width " +
-                         std::to_string(p.width)};
-  }
-  if (p.activation != DType::kF32 && p.activation != DType::kBF16) {
-    return {nullptr, std::string("activations are fp32 or bf16, not ") + dtype_name(p.activation)};
   }
   return {std::make_shared<cuda::ConvKernelPlan>(p), ""};
 }
