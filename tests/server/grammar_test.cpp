@@ -284,6 +284,93 @@ TEST(Grammar, BareStringsKeepTheirBounds) {
   EXPECT_FALSE(takes(long_one, std::string(299, 'x')));
 }
 
+// What stands beside a length, or behind a reference or an alternative, is kept as well.
+TEST(Grammar, BareStringsKeepTheirPatternsAndFormats) {
+  const auto call_of = [](const char* parameters) {
+    Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+    tools[0]["function"]["parameters"] = Json::parse(parameters);
+    Warnings warnings;
+    return grammars().tool_call(tools, ToolStyle::kXml, warnings);
+  };
+  const auto of = [&](const std::string& schema) {
+    return call_of(
+        ("{\"type\": \"object\", \"properties\": {\"x\": " + schema + "}, \"required\": [\"x\"]}")
+            .c_str());
+  };
+  const auto takes = [](const ConstraintPtr& grammar, const std::string& text) {
+    return accepts(grammar, "<tool_call>\n<function=f>\n<parameter=x>\n" + text +
+                                "\n</parameter>\n</function>\n</tool_call>");
+  };
+  struct Case {
+    const char* schema;
+    std::vector<const char*> good, bad;
+  };
+  const std::vector<Case> cases = {
+      {R"({"type": "string", "pattern": "^.{3}$"})", {"a b", "\"\\x"}, {"a", "ab", " ab ", "a<b"}},
+      {R"({"type": "string", "pattern": "^[a ]+$", "minLength": 2, "maxLength": 3})",
+       {"aa", "a a"},
+       {"a", "a ", "aaaa", "a  a"}},
+      {R"({"type": "string", "pattern": "^/.*$"})", {"/", "/a b"}, {"", "a", "/a<b"}},
+      {R"({"type": "string", "pattern": "^.*\\.py$"})", {".py", "a b.py"}, {"a", "a.py2"}},
+      {R"({"type": "string", "pattern": "^( |a)*b?$"})", {"", "aab", "b"}, {"a a"}},
+      {R"({"type": "string", "pattern": "^x* *y*$"})", {"", "xxyy", "y", "x"}, {"y x"}},
+      {R"({"type": "string", "format": "time", "maxLength": 9})", {}, {}},
+      {R"({"type": "string", "format": "uuid"})",
+       {"00000000-0000-0000-0000-00000000000a"},
+       {"00000000-0000-0000-0000-00000000000"}},
+      {R"({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "boolean"}]})",
+       {"ab", "true"},
+       {"abc", "a<"}},
+      {R"({"enum": ["a b", " a", "<"]})", {"a b"}, {" a", "<", "a"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.schema);
+    if (c.good.empty()) {
+      EXPECT_THROW(of(c.schema), ApiError);
+      continue;
+    }
+    const auto grammar = of(c.schema);
+    for (const char* text : c.good) EXPECT_TRUE(takes(grammar, text)) << text;
+    for (const char* text : c.bad) {
+      // Blanks at the ends are the frame's: what is left must be good.
+      EXPECT_EQ(takes(grammar, text), false) << text;
+    }
+  }
+  const auto referred = call_of(R"({"type": "object", "properties": {"x": {"$ref": "#/$defs/s"},
+    "list": {"type": "array", "items": {"$ref": "#/$defs/s"}}},
+    "$defs": {"s": {"type": "string", "maxLength": 3}}, "required": ["x"]})");
+  EXPECT_TRUE(takes(referred, "abc"));
+  EXPECT_FALSE(takes(referred, "abcd"));
+  EXPECT_TRUE(takes(referred, "a\n</parameter>\n<parameter=list>\n[\"<a \"]"));
+  const auto open = call_of(R"({"type": "object", "properties": {"x": {"type": "integer"}},
+    "additionalProperties": {"type": "string"}})");
+  EXPECT_TRUE(takes(open, "1"));
+  EXPECT_FALSE(takes(open, "a"));
+  EXPECT_THROW(call_of(R"({"type": "object", "properties": {"a>": {"type": "null"}}})"), ApiError);
+}
+
+// The cost of some grammars grows with each token: their answers end, no other waits for them.
+TEST(Grammar, CostlyGrammarsEnd) {
+  std::string chain = "root ::= r0";
+  for (int i = 0; i < 30; ++i) chain += concat("\nr", i, " ::= [a-z]* r", i + 1, " [a-z]*");
+  chain += "\nr30 ::= \"a\"";
+  for (const std::string& text : {chain, std::string("root ::= (([a-z]{0,100}){0,100}){0,100}")}) {
+    const auto constraint = made(Structure::Kind::kGrammar, text)->clone();
+    const int32_t id = served().tokenizer->encode("a")[0];
+    std::vector<uint8_t> allowed(4096);
+    std::string ended;
+    for (int i = 0; i < 100000 && ended.empty(); ++i) {
+      try {
+        constraint->allowed(allowed);
+        ASSERT_TRUE(constraint->accept(id));
+      } catch (const Error& e) {
+        ended = e.what();
+      }
+    }
+    EXPECT_EQ(ended, "the grammar takes too long for each token");
+  }
+}
+
 TEST(Grammar, Choices) {
   const auto grammar = made(Structure::Kind::kChoice, {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"});
   for (const char* text : {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"}) {
@@ -319,15 +406,16 @@ end  ::= "\n")g");
 }
 
 TEST(Grammar, RefusesEbnfThatIsNoneOrTooLarge) {
-  std::string deep, many;
+  std::string deep, many, loops;
   for (int i = 0; i < 100; ++i) deep += "(";
   for (int i = 0; i < 20; ++i) many += " \"a\"{100}";
+  for (int i = 0; i < 65; ++i) loops += i % 2 == 0 ? " \"a\"*" : " [b]{2,}";
   for (const std::string& text : std::vector<std::string>{
            "", "root ::= ", "root ::= other", "start ::= \"a\"", "root ::= \"a", "root ::= [a",
            "root ::= (\"a\"", "root ::= \"a\"{100000}", "root ::= Regex(\"a\")",
            "root ::= (= \"a\") \"a\"", "root[temperature=0] ::= \"a\"",
            "root ::= TagDispatch((\"a\", b))", "root ::= \"a\"" + many, "root ::= " + deep,
-           "root ::= \"" + std::string(40000, 'a') + "\""}) {
+           "root ::=" + loops, "root ::= \"" + std::string(40000, 'a') + "\""}) {
     try {
       made(Structure::Kind::kGrammar, text);
       ADD_FAILURE() << "not refused: " << text.substr(0, 60);
