@@ -42,7 +42,7 @@ void check_flags(const BenchServeFlags& flags) {
   for (const int window : flags.windows) {
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
-  if (flags.draft.empty()) throw cli::UsageError("--draft: must be ngram or a model folder");
+  if (flags.draft.empty()) throw cli::UsageError("--draft: must be ngram, mtp or a model folder");
   if (flags.context < 2) throw cli::UsageError("--context: must be 2 or more");
 }
 
@@ -72,7 +72,9 @@ EngineOptions engine_options(const Cell& cell, const BenchServeFlags& flags,
   options.draft_tokens = cell.window - 1;
   options.adaptive_drafts = false;
   if (cell.window > 1) {
-    options.draft = draft_model == nullptr ? DraftMode::kNgram : DraftMode::kModel;
+    options.draft = flags.draft == "mtp"     ? DraftMode::kMtp
+                    : draft_model == nullptr ? DraftMode::kNgram
+                                             : DraftMode::kModel;
     options.draft_model = draft_model;
   }
   return options;
@@ -137,10 +139,11 @@ void bench_engine(const BenchServeFlags& flags, const Words& words) {
   const ops::Context context(pool);
   Report report(flags, pool.size());
   for (const int window : flags.windows) {
-    const ModelOptions model_options = flags.model.options(window, "--window");
+    ModelOptions model_options = flags.model.options(window, "--window");
+    model_options.mtp = window > 1 && flags.draft == "mtp";
     const auto model = Model::load(flags.model.folder_or_default(), model_options);
     std::shared_ptr<const Model> draft_model;
-    if (window > 1 && flags.draft != "ngram") {
+    if (window > 1 && flags.draft != "ngram" && flags.draft != "mtp") {
       draft_model = Model::load(flags.draft, model_options);
     }
     for (const int batch : flags.batches) {
@@ -240,7 +243,7 @@ void add_serve(CLI::App& app) {
       ->check(cli::in_range<int>(1, cli::kMaxDrafts + 1))
       ->delimiter(',')
       ->capture_default_str();
-  verb->add_option("--draft", flags->draft, "ngram or a model folder")->capture_default_str();
+  verb->add_option("--draft", flags->draft, "ngram, mtp or a model folder")->capture_default_str();
   verb->add_option("--context", flags->context,
                    "tokens of each prompt, or positions before a step; 0: 128, on CUDA 1024")
       ->check(cli::in_range<int>(0, 1 << 24));

@@ -92,6 +92,8 @@ nlohmann::json stats_json(const GenerateStats& s, const MemoryUse& memory, int64
           {"steps", s.steps},
           {"drafted", s.drafted},
           {"accepted", s.accepted},
+          {"drafted_by_depth", s.drafted_by_depth},
+          {"accepted_by_depth", s.accepted_by_depth},
           {"prefill_seconds", s.prefill_seconds},
           {"decode_seconds", s.decode_seconds},
           {"state_bytes_read", t.read},
@@ -112,7 +114,7 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
                                       const Model& target, const Device& device,
                                       const ops::Context& context, int64_t max_positions,
                                       const ops::SamplerParams& sampling) {
-  if (flags.draft == "off") return nullptr;
+  if (flags.draft == "off" || flags.draft == "mtp") return nullptr;
   if (flags.draft == "ngram") return make_ngram_drafter();
   if (flags.draft.starts_with("script:")) {
     return make_script_drafter(flags.draft.substr(7), target.spec().vocab);
@@ -127,8 +129,8 @@ void run(const GenerateFlags& flags) {
     throw UsageError(concat("--draft \"", flags.draft, "\": names no folder or file"));
   }
   const ops::SamplerParams sampling = sampling_of(flags);
-  const ModelOptions options =
-      flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");
+  ModelOptions options = flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");
+  options.mtp = flags.draft == "mtp";
   const std::string folder = flags.model.folder_or_default();
 
   ThreadPool pool(flags.model.threads);
@@ -152,6 +154,7 @@ void run(const GenerateFlags& flags) {
   GenerateParams params;
   params.max_new_tokens = flags.n;
   params.draft_tokens = flags.draft_tokens;
+  params.mtp = options.mtp;
   params.sampling = sampling;
   params.stop_ids = model->spec().eos_ids;
   model::add_named_end_tokens(folder, tokenizer, model->spec().vocab, params.stop_ids);
@@ -206,7 +209,8 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--seed", flags->seed, "of the draws, with --temperature")
       ->capture_default_str();
-  verb->add_option("--draft", flags->draft, "off, ngram, a model folder, or script:FILE")
+  verb->add_option("--draft", flags->draft,
+                   "off, ngram, mtp (the model's own head), a model folder, or script:FILE")
       ->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
       ->check(in_range<int>(1, kMaxDrafts))

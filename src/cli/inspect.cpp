@@ -155,6 +155,11 @@ void print_model(const Subject& subject, const ParameterCount& count) {
   print_mixers(spec);
   std::printf("  parameters %.3f M, %.3f M read for a token\n",
               static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6);
+  if (spec.mtp) {
+    const ParameterCount head = count_parameters(*spec.mtp, spec.hidden);
+    std::printf("  MTP head   attention, %s: %.3f M more parameters, with --draft mtp\n",
+                mixer_name(spec.mtp->feed_forward), static_cast<double>(head.total) / 1e6);
+  }
   if (subject.file_bytes > 0) {
     std::printf("  weights    %s\n", bytes(subject.file_bytes).c_str());
     std::printf("  matrices   %s\n", joined(subject.formats).c_str());
@@ -168,14 +173,15 @@ void print_model(const Subject& subject, const ParameterCount& count) {
 }
 
 void run(const InspectFlags& flags) {
-  const ModelOptions options = flags.model.options(flags.window, "--window");
+  ModelOptions options = flags.model.options(flags.window, "--window");
   const Subject subject = look_at(flags.model);
   const ModelSpec& spec = subject.description.spec;
   const auto model = Model::of(subject.description, subject.stored, options);
   const ParameterCount count = count_parameters(spec);
   ThreadPool pool(1);
   const ops::Context context(pool);
-  const ModelMemory m = cpu_device(context)->memory(*model);
+  const auto device = cpu_device(context);
+  const ModelMemory m = device->memory(*model);
   const int64_t weights = subject.file_bytes > 0 ? subject.file_bytes : weight_bytes(count, false);
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
   print_model(subject, count);
@@ -192,6 +198,14 @@ void run(const InspectFlags& flags) {
                           static_cast<double>(pages) * static_cast<double>(m.kv_page);
   std::printf("  in all     %s at %lld tokens of context\n", format_bytes(sequence).c_str(),
               static_cast<long long>(flags.context));
+  if (spec.mtp) {
+    options.mtp = true;
+    const ModelMemory with =
+        device->memory(*Model::of(subject.description, subject.stored, options));
+    std::printf("  MTP head   %s of KV a token and %s beside, with --draft mtp\n",
+                bytes(with.kv_token - m.kv_token).c_str(),
+                bytes(with.conv_slot - m.conv_slot).c_str());
+  }
   if (flags.memory_gb > 0) {
     const double left = flags.memory_gb * 1e9 - static_cast<double>(weights);
     const double fit = left < 0 ? 0 : left / sequence;

@@ -55,7 +55,7 @@ void check(bool good, const char* flag, const std::string& range) {
 }
 
 void check_flags(const ServeFlags& flags) {
-  check(!flags.draft.empty(), "--draft", "off, ngram or a model folder");
+  check(!flags.draft.empty(), "--draft", "off, ngram, mtp or a model folder");
   check(flags.chunk_tokens % 64 == 0, "--chunk-tokens", "a multiple of 64");
   check(!flags.api_key || !flags.api_key_file, "--api-key",
         "given once: itself or by --api-key-file");
@@ -133,6 +133,8 @@ EngineOptions engine_options(const ServeFlags& flags, const Device& device, cons
   options.test_hooks = flags.test_hooks;
   if (flags.draft == "ngram") {
     options.draft = DraftMode::kNgram;
+  } else if (flags.draft == "mtp") {
+    options.draft = DraftMode::kMtp;
   } else if (flags.draft != "off") {
     options.draft_model = load_draft_model(flags.draft, model_options, model);
     options.draft = DraftMode::kModel;
@@ -282,7 +284,8 @@ void run(const ServeFlags& flags) {
 
   std::optional<StopGuard> guard;  // goes last
   const std::string folder = flags.model.folder_or_default();
-  const ModelOptions model_options = flags.model.options(flags.draft_tokens + 1, "--draft-tokens");
+  ModelOptions model_options = flags.model.options(flags.draft_tokens + 1, "--draft-tokens");
+  model_options.mtp = flags.draft == "mtp";
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
   std::unique_ptr<Engine> engine;
@@ -356,7 +359,9 @@ void add_serve(CLI::App& app) {
       ->delimiter(',');
   verb->add_option("--chat-template", flags->chat_template,
                    "a Jinja file in place of the model's own");
-  verb->add_option("--draft", flags->draft, "off, ngram or a model folder")->capture_default_str();
+  verb->add_option("--draft", flags->draft,
+                   "off, ngram, mtp (the model's own head) or a model folder")
+      ->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
       ->check(in_range<int>(1, kMaxDrafts))
       ->capture_default_str();

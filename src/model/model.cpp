@@ -35,6 +35,9 @@ Grid grid_of(const ModelOptions& options) {
 std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelOptions& options) {
   const TensorFiles files = TensorFiles::open_folder(folder);
   ModelDescription description = describe_model(folder, files);
+  if (options.mtp && !description.spec.mtp) {
+    fail(folder, ": has no multi-token-prediction head of one layer (mtp.* tensors) to draft with");
+  }
   const DType stored = stored_dtype(description, files);
   std::shared_ptr<Model> model(new Model(std::move(description), stored, options));
   model->folder_ = folder;
@@ -59,6 +62,16 @@ Model::Model(ModelDescription description, DType stored, const ModelOptions& opt
     for (const MixerSpec& mixer : layer.mixers) {
       std::visit([&](const auto& kind) { add_mixer(kind); }, mixer);
     }
+  }
+  if (!options.mtp) {
+    description_.spec.mtp.reset();
+    return;
+  }
+  REPLAYSSM_CHECK(spec().mtp.has_value(), "no drafting head");
+  add_mixer(spec().mtp->attention);
+  // Its tensors are all in use now.
+  if (description_.names.mtp) {
+    std::erase(description_.names.skipped_prefixes, description_.names.mtp->prefix);
   }
 }
 

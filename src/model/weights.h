@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -72,11 +73,19 @@ struct MixerWeights {
 };
 
 template <typename Types>
+struct MtpWeights {
+  typename Types::Linear fc;  // embedding | hidden state -> hidden
+  const float *norm_embedding = nullptr, *norm_hidden = nullptr, *final_norm = nullptr;  // [hidden]
+  MixerWeights<Types> attention, feed_forward;
+};
+
+template <typename Types>
 struct ModelWeights {
   ops::ConstMatrix embedding = {};    // [vocab, hidden]; data null: the head's table is read
   typename Types::Linear head;        // hidden -> vocab
   const float* final_norm = nullptr;  // [hidden]
   std::vector<std::vector<MixerWeights<Types>>> mixers;  // [layer][mixer]; a layer has one at least
+  std::optional<MtpWeights<Types>> mtp;
 
   // The mixer after mixers[i][j]; null after the last.
   const MixerWeights<Types>* after(size_t i, size_t j) const {

@@ -45,7 +45,7 @@ struct Penalties {
   std::vector<std::pair<int32_t, float>> bias;  // (id, added to its logit)
 };
 
-enum class DraftMode : int32_t { kDefault, kNone, kNgram, kModel };
+enum class DraftMode : int32_t { kDefault, kNone, kNgram, kModel, kMtp };
 
 struct GenerationRequest {
   std::string name;  // the caller's request id: logs, trace

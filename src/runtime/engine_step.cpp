@@ -31,9 +31,9 @@ void EngineImpl::act(std::span<const Action> actions) {
   }
 }
 
-bool EngineImpl::drafts_by_model(const GenerationRequest& r) const {
-  const DraftMode mode = r.draft == DraftMode::kDefault ? options_.draft : r.draft;
-  return r.scripted_drafts.empty() && mode == DraftMode::kModel;
+bool EngineImpl::drafts_by(DraftMode mode, const GenerationRequest& r) const {
+  return r.scripted_drafts.empty() &&
+         mode == (r.draft == DraftMode::kDefault ? options_.draft : r.draft);
 }
 
 // A preempted text's draft state goes with its memory.
@@ -73,7 +73,8 @@ void EngineImpl::propose(Flight& flight) {
     flight.cost.drafted += std::ssize(drafts);
     live_.at(rows[i].key.request).usage.drafted += std::ssize(drafts);
   };
-  std::vector<size_t> job_rows;
+  std::vector<size_t> job_rows, mtp_rows;
+  std::vector<MtpJob> mtp_jobs;
   for (size_t i = 0; i < rows.size(); ++i) {
     const StepRow& row = rows[i];
     const auto& tokens = scheduler_.find(row.key)->spec.tokens;
@@ -82,7 +83,15 @@ void EngineImpl::propose(Flight& flight) {
     if (row.max_drafts == 0) continue;
     LiveRequest::Part& part = part_of(row);
     const GenerationRequest& request = live_.at(row.key.request).request;
-    if (drafts_by_model(request)) {
+    if (drafts_by(DraftMode::kMtp, request)) {
+      mtp_jobs.push_back(
+          {{flight.fed[i].back(), row.row.start, row.pages.data(), row.row.ring_slot},
+           row.max_drafts,
+           part.choice.sampling()});
+      mtp_rows.push_back(i);
+      continue;
+    }
+    if (drafts_by(DraftMode::kModel, request)) {
       if (part.draft_text == nullptr) {
         part.draft_text = std::make_unique<ModelDrafts::Text>(*draft_model_);
       }
@@ -95,6 +104,10 @@ void EngineImpl::propose(Flight& flight) {
                                                      : make_script_drafter(request.scripted_drafts);
     }
     take(i, part.drafter->propose(tokens, row.max_drafts));
+  }
+  if (!mtp_jobs.empty()) {
+    executor_.draft(draw_.sampler, mtp_jobs);
+    for (size_t j = 0; j < mtp_jobs.size(); ++j) take(mtp_rows[j], mtp_jobs[j].drafts);
   }
   if (jobs.empty()) return;
   // A long prompt is read over several steps, beside what the others' texts have gained.

@@ -147,7 +147,7 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
     backend_->read(rows, bytes.data());
     sum.add(bytes.data(), bytes.size());
   }
-  for (size_t i = 0; i < model_.attention().size(); ++i) {
+  for (size_t i = 0; i < model_.n_target_attention(); ++i) {
     for (int64_t t = 0; t < state.n; t += ops::kKvPage) {
       const auto values = backend_->page_values(i, pages[static_cast<size_t>(t / ops::kKvPage)]);
       const size_t each = values.size() / ops::kKvPage;

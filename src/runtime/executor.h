@@ -9,6 +9,7 @@
 
 #include "model/forward.h"
 #include "runtime/backend.h"
+#include "runtime/mtp_drafts.h"
 #include "runtime/step_plan.h"
 #include "runtime/traffic.h"
 
@@ -32,6 +33,10 @@ class Executor {
   void launch(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens,
               std::span<const DrawRow> draws);
   PassResult wait() { return backend_->wait(); }
+  // Drafts of the model's own head, between two passes.
+  void draft(ops::Sampler& sampler, std::span<MtpJob> jobs) {
+    draft_by_mtp(*backend_, sampler, model_.spec().vocab, jobs);
+  }
   bool overlaps() const { return backend_->overlaps(); }
   bool draws() const { return backend_->draws(); }
   // Logit rows that run() gives for a row with so many tokens.
@@ -45,8 +50,8 @@ class Executor {
                       std::span<const std::byte> bytes);
 
   // XXH3 over what a text's state is: the checkpoint at g(n), ring rows [g(n), n), conv rows
-  // [n - w + 1, n), and k and v of [0, n). A checkpoint that lags is folded to `spare_slot`; the
-  // text stays as it is.
+  // [n - w + 1, n), and k and v of [0, n): the model's own, not its drafting head's. A checkpoint
+  // that lags is folded to `spare_slot`; the text stays as it is.
   uint64_t state_hash(const SequenceState& state, std::span<const int32_t> pages,
                       int32_t spare_slot);
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "runtime/mtp_drafts.h"
 
 namespace replayssm {
 namespace {
@@ -234,6 +235,18 @@ const float* Runner::run(std::span<const Window> windows) {
   }
   ++n_passes_;
   return logits;
+}
+
+std::vector<int32_t> Runner::draft(int32_t sequence, int32_t last, int32_t k, ops::Sampler& sampler,
+                                   const ops::SamplerParams& sampling) {
+  opened(sequence);
+  Sequence& s = sequences_[sequence];
+  REPLAYSSM_CHECK(s.n_pending == 0 && s.state.n + k <= limits_.max_positions, k, " drafts at ",
+                  s.state.n, " with ", s.n_pending, " pending");
+  take_pages(s, s.state.n + k);
+  MtpJob job{{last, s.state.n, s.pages.data(), s.state.ring_slot}, k, sampling};
+  draft_by_mtp(*backend_, sampler, model_->spec().vocab, {&job, 1});
+  return std::move(job.drafts);
 }
 
 void Runner::advance(int32_t sequence, int64_t count) {

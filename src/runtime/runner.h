@@ -15,6 +15,7 @@
 #include "model/model.h"
 #include "model/state.h"
 #include "ops/context.h"
+#include "ops/sample.h"
 #include "runtime/backend.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/ref_pool.h"
@@ -78,6 +79,11 @@ class Runner {
   // Of the tokens pending after n, the first `count` are committed and the others are dropped.
   // Counts that were never fed are a programmer's mistake.
   void advance(int32_t sequence, int64_t count);
+
+  // Up to k drafts of the model's own drafting head (ModelOptions::mtp): the first is of the token
+  // after `last`, which follows the n tokens committed. Nothing may be pending.
+  std::vector<int32_t> draft(int32_t sequence, int32_t last, int32_t k, ops::Sampler& sampler,
+                             const ops::SamplerParams& sampling);
 
   // Remembers the state of a sequence that a prefill has just brought to a grid point, the text up
   // to there being the first n of `tokens`, as long as nobody else needs the memory. Copies no

@@ -28,6 +28,10 @@ class CpuBackend final : public Backend {
     forward_.run({{&only, 1}, {}, {}}, pool_);
   }
   bool draws() const override { return false; }
+  const float* draft(std::span<const DraftRow> rows) override {
+    forward_.draft(rows, pool_);
+    return forward_.logits();
+  }
 
   const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {

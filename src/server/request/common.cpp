@@ -73,7 +73,8 @@ DraftMode parse_draft(Fields& fields) {
   if (name == "none") return DraftMode::kNone;
   if (name == "ngram") return DraftMode::kNgram;
   if (name == "model") return DraftMode::kModel;
-  refuse(fields.path_of("draft"), "must be default, none, ngram or model");
+  if (name == "mtp") return DraftMode::kMtp;
+  refuse(fields.path_of("draft"), "must be default, none, ngram, model or mtp");
 }
 
 void parse_scripted_drafts(Fields& fields, const ServedModel& model, bool test_hooks,
