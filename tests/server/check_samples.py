@@ -144,7 +144,7 @@ def main():
             answer = sampler.draw(schema, n, style)
             if "error" in answer:
                 refused += 1
-                if kind in ("formats", "tools"):
+                if kind in ("formats", "tools") or "param" not in answer:
                     failed = True
                     print("refused: %s: %s" % (json.dumps(schema)[:300], answer["error"]))
                 elif options.show > 3:
