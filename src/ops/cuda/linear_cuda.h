@@ -3,10 +3,10 @@
 //   weight [n_out, n_in] row-major, packed, 16-byte aligned; fp32, bf16, or FP8 E4M3 with scales
 //   x [rows, n_in] bf16 (fp32 with an fp32 weight), y [rows, n_out] bf16 or fp32
 //
-// Sums are fp32. kFast: cuBLASLt's algorithm of choice for the rows, an own kernel for at most
-// four. kExact: one algorithm a weight for every number of rows, its sums in one order; the first
-// rows of a longer x are what they are alone, to the bit. FP8 weights quantise x on the way, a row
-// at a time.
+// Sums are fp32. kFast: own kernels for one row and for few outputs, else cuBLASLt's algorithm of
+// choice for the rows. kExact: one algorithm a weight for every number of rows, its sums in one
+// order; the first rows of a longer x are what they are alone, to the bit. FP8 weights quantise x
+// on the way, a row at a time.
 #pragma once
 
 #include <cstdint>

@@ -34,6 +34,7 @@ constexpr int64_t kStride = kThreads * kEight;
 template <bool kPieces, bool kAdd, bool kStream>
 __global__ void __launch_bounds__(kThreads) row_norm_kernel(const __grid_constant__ RowArgs args) {
   __shared__ float work[kWarps];
+  start_in_turn();
   const DType x_dtype = kStream ? DType::kF32 : args.x_dtype;
   const int64_t row = blockIdx.x;
   const int64_t from = (args.rows == nullptr ? row : args.rows[row]) * args.x_stride;
@@ -109,8 +110,7 @@ void launch_rows(const CudaContext& context, const RowArgs& args, int64_t rows, 
   pieces = pieces && in_pieces(args.weight);
   auto* const kernel =
       args.delta != nullptr ? row_kernel<true>(args, pieces) : row_kernel<false>(args, pieces);
-  kernel<<<static_cast<unsigned>(rows), kThreads, 0, context.stream()>>>(args);
-  check_launch(name);
+  launch_in_turn(context, name, kernel, static_cast<unsigned>(rows), kThreads, 0, args);
 }
 
 // Lanes per group; groups of eight elements go to them round robin.
@@ -139,6 +139,7 @@ struct GroupArgs {
 template <bool kPieces, bool kHalves, int kLanes, int kRounds>
 __global__ void __launch_bounds__(kThreads)
     group_norm_kernel(const __grid_constant__ GroupArgs args) {
+  start_in_turn();
   constexpr int kStep = kLanes * static_cast<int>(kEight);
   const int32_t group =
       static_cast<int32_t>(blockIdx.y * (kThreads / kLanes) + threadIdx.x / kLanes);
@@ -238,8 +239,7 @@ void launch_groups(const CudaContext& context, const GroupArgs& args, bool piece
     kernel = group_norm_kernel<true, true, 32, 4>;
   }
   const dim3 grid(static_cast<unsigned>(args.rows), blocks_for(args.groups, kThreads / lanes));
-  kernel<<<grid, kThreads, 0, context.stream()>>>(args);
-  check_launch(name);
+  launch_in_turn(context, name, kernel, grid, kThreads, 0, args);
 }
 
 void check_activations(DType a, DType b) {

@@ -48,12 +48,13 @@ __device__ T block_reduce(T x, T* work, const Op& op) {
 __device__ __forceinline__ uint64_t larger_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
 __device__ __forceinline__ uint64_t sum_of(uint64_t a, uint64_t b) { return a + b; }
 
-// A row is searched in parts, one block each, so that few rows still use the whole card.
-constexpr int64_t kPart = 16384;
+// A row is searched in parts, one block each, so that few rows still use much of the card.
+constexpr int64_t kPart = 4 * kThreads;
 
 __global__ void __launch_bounds__(kThreads)
     best_kernel(const float* logits, int64_t stride, int64_t n_vocab, uint64_t* best) {
   __shared__ uint64_t work[kWarps];
+  start_in_turn();
   const int64_t first = int64_t{blockIdx.x} * kPart, end = min(first + kPart, n_vocab);
   const float* const row = logits + int64_t{blockIdx.y} * stride;
   uint64_t key = 0;
@@ -65,10 +66,13 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) best[int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = key;
 }
 
+// The same value in every lane of the calling warp.
 __device__ uint64_t best_of(const uint64_t* best, int64_t row, int n_parts) {
   uint64_t key = 0;
-  for (int p = 0; p < n_parts; ++p) key = larger_of(key, best[row * n_parts + p]);
-  return key;
+  for (int p = static_cast<int>(threadIdx.x % 32); p < n_parts; p += 32) {
+    key = larger_of(key, best[row * n_parts + p]);
+  }
+  return warp_reduce(key, larger_of);
 }
 __device__ SampleStatus status_of(uint64_t best) {
   if (best == kBadKey) return SampleStatus::kNan;
@@ -80,11 +84,14 @@ __device__ void give(int32_t* tokens, SampleStatus* status, int64_t row, SampleS
   if (status != nullptr) status[row] = s;
 }
 
+// One warp per row.
 __global__ void argmax_kernel(const uint64_t* best, int n_parts, int64_t n_rows, int32_t* tokens,
                               SampleStatus* status) {
-  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  start_in_turn();
+  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
   if (row >= n_rows) return;
   const uint64_t key = best_of(best, row, n_parts);
+  if (threadIdx.x % 32 != 0) return;
   give(tokens, status, row, status_of(key), index_of(key));
 }
 
@@ -464,6 +471,7 @@ struct SampleArgs {
 
 __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SampleArgs args) {
   __shared__ SampleShared shared;
+  start_in_turn();
   const int64_t r = blockIdx.x;
   const uint64_t best = best_of(args.best, r, args.n_parts);
   const SamplerParams params =
@@ -492,6 +500,7 @@ __global__ void __launch_bounds__(kThreads)
     log_prob_kernel(const float* logits, int64_t stride, int64_t n_vocab, const uint64_t* best,
                     int n_parts, const int32_t* tokens, double* out) {
   __shared__ SampleShared shared;
+  start_in_turn();
   const int64_t r = blockIdx.x;
   const uint64_t key = best_of(best, r, n_parts);
   const float* const row = logits + r * stride;
@@ -519,6 +528,7 @@ __global__ void __launch_bounds__(kThreads)
 //   next        drawn[n_accepted]: the first token after the accepted ones, fed to the next step
 __global__ void verify_kernel(const __grid_constant__ VerifyRowsCuda rows, const int32_t* tokens,
                               const int32_t* drawn, int32_t* n_accepted, int32_t* next) {
+  start_in_turn();
   const int32_t r = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
   if (r >= rows.n_rows) return;
   const int32_t n = rows.n_tokens[r];
@@ -546,8 +556,8 @@ Best find_best(const CudaContext& context, ConstMatrix logits) {
                   logits.rows, " rows of ", logits.cols);
   auto* const keys = static_cast<uint64_t*>(context.workspace());
   const dim3 grid(static_cast<unsigned>(n_parts), static_cast<unsigned>(logits.rows));
-  best_kernel<<<grid, kThreads, 0, context.stream()>>>(static_cast<const float*>(logits.data),
-                                                       logits.stride, logits.cols, keys);
+  launch_in_turn(context, "sample", best_kernel, grid, kThreads, 0,
+                 static_cast<const float*>(logits.data), logits.stride, logits.cols, keys);
   return {keys, static_cast<int>(n_parts)};
 }
 
@@ -558,36 +568,32 @@ constexpr int kSmall = 128;  // threads per block of kernels with one thread per
 void argmax(const CudaContext& context, ConstMatrix logits, int32_t* tokens, SampleStatus* status) {
   if (logits.rows == 0) return;
   const Best best = find_best(context, logits);
-  argmax_kernel<<<blocks_for(logits.rows, kSmall), kSmall, 0, context.stream()>>>(
-      best.keys, best.n_parts, logits.rows, tokens, status);
-  check_launch("argmax");
+  launch_in_turn(context, "argmax", argmax_kernel, blocks_for(logits.rows, kSmall / 32), kSmall, 0,
+                 best.keys, best.n_parts, logits.rows, tokens, status);
 }
 
 void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda& rows,
             int32_t* tokens, SampleStatus* status) {
   if (logits.rows == 0) return;
   const Best best = find_best(context, logits);
-  sample_kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, context.stream()>>>(
-      {static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys, best.n_parts,
-       rows, tokens, status});
-  check_launch("sample");
+  launch_in_turn(context, "sample", sample_kernel, static_cast<unsigned>(logits.rows), kThreads, 0,
+                 SampleArgs{static_cast<const float*>(logits.data), logits.stride, logits.cols,
+                            best.keys, best.n_parts, rows, tokens, status});
 }
 
 void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out) {
   if (logits.rows == 0) return;
   const Best best = find_best(context, logits);
-  log_prob_kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, context.stream()>>>(
-      static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys, best.n_parts,
-      tokens, out);
-  check_launch("log_prob");
+  launch_in_turn(context, "log_prob", log_prob_kernel, static_cast<unsigned>(logits.rows), kThreads,
+                 0, static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys,
+                 best.n_parts, tokens, out);
 }
 
 void verify(const CudaContext& context, const VerifyRowsCuda& rows, const int32_t* tokens,
             const int32_t* drawn, int32_t* n_accepted, int32_t* next) {
   if (rows.n_rows == 0) return;
-  verify_kernel<<<blocks_for(rows.n_rows, kSmall), kSmall, 0, context.stream()>>>(
-      rows, tokens, drawn, n_accepted, next);
-  check_launch("verify");
+  launch_in_turn(context, "verify", verify_kernel, blocks_for(rows.n_rows, kSmall), kSmall, 0, rows,
+                 tokens, drawn, n_accepted, next);
 }
 
 }  // namespace replayssm::ops::cuda

@@ -13,6 +13,8 @@
 #include <type_traits>
 
 #include "replay/cuda/conv_cuda.h"
+#include "replay/cuda/launch_in_turn.cuh"
+#include "replay/cuda/ptx.cuh"
 
 namespace replayssm {
 namespace cuda {
@@ -63,6 +65,7 @@ __global__ void __launch_bounds__(kThreads)
     conv_kernel(const __grid_constant__ ConvArgs a, const __grid_constant__ ConvProblem p) {
   using P = Piece<kType>;
   using Element = std::conditional_t<kType == DType::kF32, float, uint16_t>;
+  dependencies_wait();
   const Row row = a.rows[blockIdx.x];
   const int channel = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * P::kLanes;
   if (row.read_slot < 0 || channel >= p.n_channels) return;
@@ -182,7 +185,7 @@ class ConvKernelPlan final : public CudaConvPlan {
     const int64_t share = (kEnoughBlocks + rows * pieces - 1) / (rows * pieces);
     const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(pieces),
                     static_cast<unsigned>(std::clamp<int64_t>(turns, 1, share)));
-    kernel_<<<grid, kThreads, 0, stream>>>(args, problem_);
+    launch_in_turn(kernel_, grid, kThreads, 0, stream, args, problem_);
   }
 
  private:
