@@ -349,6 +349,22 @@ TEST(Grammar, BareStringsKeepTheirPatternsAndFormats) {
   EXPECT_THROW(call_of(R"({"type": "object", "properties": {"a>": {"type": "null"}}})"), ApiError);
 }
 
+TEST(Grammar, HostnamesByTheirRfcs) {
+  const auto grammar = schema(R"({"type": "string", "format": "hostname"})");
+  const auto takes = [&](const std::string& name) { return accepts(grammar, "\"" + name + "\""); };
+  const std::string most(63, 'a');
+  for (const std::string& name : {std::string("a"), std::string("a-b.c"), std::string("1.2"),
+                                  std::string("a--b"), std::string("ab-c-d"), most}) {
+    EXPECT_TRUE(takes(name)) << name;
+  }
+  // With hyphens at the third and the fourth place it is what IDNA reserves: xn--...
+  for (const std::string& name :
+       {std::string(), std::string("-a"), std::string("a-"), std::string("a."), std::string("a..b"),
+        std::string("a_b"), std::string("ab--c"), std::string("xn--x"), most + "a"}) {
+    EXPECT_FALSE(takes(name)) << name;
+  }
+}
+
 // The cost of some grammars grows with each token: their answers end, no other waits for them.
 TEST(Grammar, CostlyGrammarsEnd) {
   std::string chain = "root ::= r0";
