@@ -163,8 +163,10 @@ TEST_F(Choices, AGrammarThatFailsEndsItsOwnAnswer) {
   r.constraint = std::make_shared<FailingConstraint>(7);
   for (const DraftMode draft : {DraftMode::kNone, DraftMode::kNgram}) {
     r.draft = draft;
-    const Sent failing = bench_->ask(r);
+    const Sent failing = bench_->send(r);
     const Sent other = bench_->ask(request(100));
+    failing.client->wait();
+    EXPECT_EQ(failing.client->error(), "too much work");
     EXPECT_EQ(failing.client->answer().reason, FinishReason::kError);
     EXPECT_EQ(failing.client->answer().ids.size(), 7u);
     EXPECT_EQ(other.client->answer(), alone);

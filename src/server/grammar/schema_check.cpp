@@ -189,8 +189,11 @@ class Checker {
     for (const char* key : {"$ref", "anyOf", "oneOf", "allOf"}) {
       if (schema.contains(key)) combine.emplace_back(key);
     }
-    const Keywords keywords = reader_.read(schema, path);
-    if (combine.empty()) return finish(keywords, path);
+    Keywords keywords = reader_.read(schema, path);
+    if (combine.empty()) {
+      keywords.close();
+      return finish(keywords, path);
+    }
     const std::string place = path + "." + combine[0];
     const Json& inner = schema.at(combine[0]);
     const bool alone = combine.size() == 1 && keywords.empty() && !keywords.nullable;
@@ -294,8 +297,9 @@ class Checker {
         out = joined(out, expand(part, place, depth + 1), place);
       }
     }
-    if (own.nullable) {
-      for (Keywords& keywords : out) keywords.nullable = true;
+    for (Keywords& keywords : out) {
+      if (own.nullable) keywords.nullable = true;
+      keywords.close();
     }
     return out;
   }
