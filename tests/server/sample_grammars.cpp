@@ -17,17 +17,10 @@ ToolStyle style_of(const std::string& name) {
   return name == "xml" ? ToolStyle::kXml : name == "list" ? ToolStyle::kList : ToolStyle::kJson;
 }
 
-// The arguments of a call in any of the styles.
 std::string arguments_of(const std::string& text, const Json& tools) {
-  for (const auto& [begin, end] :
-       {std::pair<std::string, std::string>{"<tool_call>", "</tool_call>"},
-        {"<TOOLCALL>", "</TOOLCALL>"}}) {
-    if (!text.starts_with(begin) || !text.ends_with(end)) continue;
-    const auto calls =
-        parse_tool_calls(text.substr(begin.size(), text.size() - begin.size() - end.size()), tools);
-    if (calls && calls->size() == 1) return calls->front().arguments;
-  }
-  return "not read: " + text;
+  const CallReading reading = read_calls(text, tools, TextEnd::kEnded);
+  const bool one = reading.calls.size() == 1 && reading.length == text.size();
+  return one ? reading.calls[0].arguments : "not read: " + text;
 }
 
 ConstraintPtr grammar_of(const Json& line, GrammarCompiler& grammars, Warnings& warnings) {

@@ -1,4 +1,4 @@
-// The own kernels of linear(), in linear.cu and linear_few.cu.
+// The own kernels of linear(), in linear.cu and linear_narrow.cu.
 #pragma once
 
 #include "ops/cuda/linear_cuda.h"
@@ -10,11 +10,11 @@ bool takes_one_row(const LinearCuda& weight);
 void linear_one_row(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
                     bool accumulate);
 
-// Few outputs and rows, bf16 weight and x in 16-byte pieces (linear_few.cu). A row's bits do not
+// Few outputs and rows, bf16 weight and x in 16-byte pieces (linear_narrow.cu). A row's bits do not
 // depend on the number of rows.
-bool takes_few_rows(const LinearCuda& weight, int64_t rows);
-void linear_few_rows(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
-                     bool accumulate);
+bool takes_narrow(const LinearCuda& weight, int64_t rows);
+void linear_narrow(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                   bool accumulate);
 
 // Any of fp32 and bf16, any shape and stride: one thread per output, one sequential sum. For small
 // models.

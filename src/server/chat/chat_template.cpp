@@ -41,10 +41,20 @@ ChatTemplate::ChatTemplate(std::string_view source, const std::string& name, std
     : template_(jinja::Template::parse(source, name)),
       bos_token_(std::move(bos_token)),
       eos_token_(std::move(eos_token)) {
-  if (template_.mentions("<function=")) {
-    tool_style_ = ToolStyle::kXml;
-  } else if (template_.mentions("<TOOLCALL>")) {
-    tool_style_ = ToolStyle::kList;
+  constexpr std::pair<std::string_view, ToolStyle> kMarks[] = {
+      {"<minimax:tool_call>", ToolStyle::kInvoke},
+      {"<|tool_calls_section_begin|>", ToolStyle::kKimi},
+      {"<|tool_call_start|>", ToolStyle::kLfm2},
+      {"<|tool_list_start|>", ToolStyle::kLfm2},
+      {"<function=", ToolStyle::kXml},
+      {"<TOOLCALL>", ToolStyle::kList},
+      {"<tool_calls>", ToolStyle::kMiniMax},
+      {"<|tool_call|>", ToolStyle::kGranite},
+  };
+  for (const auto& [mark, style] : kMarks) {
+    if (!template_.mentions(mark)) continue;
+    tool_style_ = style;
+    break;
   }
 }
 

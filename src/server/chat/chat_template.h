@@ -12,9 +12,14 @@ namespace replayssm::server {
 
 // How a model writes its tool calls, by what its template shows it.
 enum class ToolStyle {
-  kJson,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>
-  kXml,   // <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
-  kList,  // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
+  kJson,     // <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+  kXml,      // <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
+  kList,     // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
+  kGranite,  // <|tool_call|>[{"name": ..., "arguments": {...}}]
+  kLfm2,     // <|tool_call_start|>[name(key="value")]<|tool_call_end|>, or JSON as in a list
+  kKimi,     // <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}, in a section
+  kMiniMax,  // <tool_calls>{"name": ..., "arguments": {...}}</tool_calls>
+  kInvoke,   // <minimax:tool_call><invoke name="name"><parameter name="key">value</parameter>...
 };
 
 class ChatTemplate {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "server/api_error.h"
+#include "server/chat/bare_value.h"
 #include "server/grammar/call_frame.h"
 #include "server/grammar/ebnf.h"
 #include "server/grammar/pattern.h"
@@ -293,8 +294,27 @@ Json arguments_of(const Json& function, StringForm form, const std::string& path
   return object_of(checked_schema(*parameters, path, warnings, form), path);
 }
 
-Json call_format(const std::string& name, ToolStyle style, Json arguments) {
+// Refuses what the reader of the call would take for another value.
+void check_bare(const std::string& name, const Json& arguments, const std::string& path) {
+  if (name.find_first_of(">\"\n") != std::string::npos) {
+    refuse(path, concat(name.substr(0, 64), " cannot be the name of a called function"));
+  }
+  const Json none = Json::object();
+  const auto properties = arguments.find("properties");
+  for (const auto& item : (properties == arguments.end() ? none : *properties).items()) {
+    const std::string key = concat(path, ".properties.", item.key().substr(0, 64));
+    if (item.key().find_first_of(">\"\n") != std::string::npos) {
+      refuse(key, "cannot be the name of a parameter where values have no quotes");
+    }
+    const std::string reason = not_bare(item.value(), arguments, "</parameter>");
+    if (!reason.empty()) refuse(key, reason);
+  }
+}
+
+Json call_format(const std::string& name, ToolStyle style, Json arguments,
+                 const std::string& path) {
   const CallFrame frame = call_frame(style, name);
+  if (frame.bare()) check_bare(name, arguments, path);
   Json content = json_format(std::move(arguments));
   content["style"] = frame.values;
   return {
@@ -308,13 +328,13 @@ Json call_formats(const Json& tools, ToolStyle style, bool or_any, Warnings& war
   for (size_t i = 0; i < tools.size(); ++i) {
     const Json& function = tools[i].at("function");
     const auto& name = function.at("name").get_ref<const std::string&>();
+    const std::string path = concat("tools[", i, "].function.parameters");
     try {
-      formats.push_back(call_format(
-          name, style,
-          arguments_of(function, form, concat("tools[", i, "].function.parameters"), warnings)));
+      formats.push_back(
+          call_format(name, style, arguments_of(function, form, path, warnings), path));
     } catch (const ApiError& e) {
       if (!or_any && tools.size() == 1) throw;
-      if (or_any) formats.push_back(call_format(name, style, any_object()));
+      if (or_any) formats.push_back(call_format(name, style, any_object(), path));
       warnings.push_back(concat(e.what(), "; ", name,
                                 or_any ? " is called with any object" : " is not called by force"));
     }

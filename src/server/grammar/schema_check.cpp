@@ -21,14 +21,12 @@ constexpr double kMaxBound = 1e15;       // of numbers; larger ones are no bound
 
 std::string cut(const std::string& name) { return name.substr(0, 64); }
 
-// Whether a reader of bare values gets the text between its marks back: it takes away blanks at the
-// ends, and knows a value by the mark's '<'.
+// Whether blanks round a bare text, which are no part of it, can be told from it, and all of it can
+// be written.
 bool fits_between_marks(const std::string& text) {
   const auto blank = [](char c) { return c == ' ' || c == '\n' || c == '\r'; };
   return std::none_of(text.begin(), text.end(),
-                      [&](char c) {
-                        return c == '<' || (static_cast<unsigned char>(c) < ' ' && !blank(c));
-                      }) &&
+                      [&](char c) { return static_cast<unsigned char>(c) < ' ' && !blank(c); }) &&
          (text.empty() || (!blank(text.front()) && !blank(text.back())));
 }
 
@@ -567,7 +565,7 @@ class Checker {
         refuse(path + ".patternProperties", "is not enforced in this model's form of a call");
       }
       for (const auto& item : properties.items()) {
-        if (item.key().empty() || item.key().find('>') != std::string::npos ||
+        if (item.key().empty() || item.key().find('<') != std::string::npos ||
             !fits_between_marks(item.key())) {
           refuse(path + ".properties", concat("\"", cut(item.key()),
                                               "\" cannot be written in this model's form of a "

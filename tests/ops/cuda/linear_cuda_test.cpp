@@ -152,7 +152,7 @@ TEST(LinearCuda, ExactRowsDoNotDependOnTheirNumber) {
 
 // Few outputs have a kernel of their own in kFast: a row's bits are the same in 2 rows and in 32.
 // Row lengths that end within a warp's turn, outputs that end within a block.
-TEST(LinearCuda, FewRowsDoNotDependOnTheirNumber) {
+TEST(LinearCuda, RowsOfFewOutputsDoNotDependOnTheirNumber) {
   const Device device(Mode::kFast);
   constexpr int64_t kRows = 32;
   for (const Shape& shape : {Shape{kRows, 32, 8}, Shape{kRows, 96, 64}, Shape{kRows, 2560, 64},

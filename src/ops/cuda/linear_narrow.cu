@@ -20,7 +20,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int64_t kChunk = 64;         // bytes of a row that a warp loads at once
 constexpr int64_t kTurn = 2 * kChunk;  // and that it handles before the next warp's begin
 constexpr int64_t kRound = kWarps * kTurn;
-constexpr unsigned kMaxFewBlocks = 176;  // with more, cuBLASLt is faster
+constexpr unsigned kMaxBlocks = 176;     // with more, cuBLASLt is faster
 constexpr int kAhead = 2;                // turns in flight
 constexpr int kOutputs = 16, kRows = 8;  // of a block
 
@@ -41,7 +41,7 @@ struct Turn {
   uint4 upper[2], lower[2], x[2];
 };
 
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads) narrow_kernel(const __grid_constant__ Args args) {
   __shared__ float part[kWarps][kRows][kOutputs + 1];
   let_next_kernel_start();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -110,13 +110,13 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(const __grid_constan
 
 }  // namespace
 
-bool takes_few_rows(const LinearCuda& weight, int64_t rows) {
-  return blocks_for(weight.n_out, kOutputs) * blocks_for(rows, kRows) <= kMaxFewBlocks &&
+bool takes_narrow(const LinearCuda& weight, int64_t rows) {
+  return blocks_for(weight.n_out, kOutputs) * blocks_for(rows, kRows) <= kMaxBlocks &&
          weight.type == WeightType::kBF16 && weight.n_in % (kChunk / 2) == 0;
 }
 
-void linear_few_rows(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
-                     bool accumulate) {
+void linear_narrow(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
+                   bool accumulate) {
   const Args args{static_cast<const uint8_t*>(weight.weight),
                   weight.n_out,
                   weight.n_in * 2,
@@ -128,7 +128,7 @@ void linear_few_rows(const CudaContext& context, const LinearCuda& weight, Const
                   y.stride,
                   accumulate};
   const dim3 grid(blocks_for(args.n_out, kOutputs), blocks_for(args.rows, kRows));
-  launch_in_turn(context, "linear", few_rows_kernel, grid, kThreads, 0, args);
+  launch_in_turn(context, "linear", narrow_kernel, grid, kThreads, 0, args);
 }
 
 }  // namespace replayssm::ops::cuda
