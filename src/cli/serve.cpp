@@ -172,6 +172,54 @@ void print_memory(const MemoryReport& memory) {
   std::printf("\n");
 }
 
+// SIGTERM and SIGINT. Before wait() nothing is under way that a stop would have to wait for: a
+// signal ends the process. Threads made after it inherit its mask.
+class StopSignal {
+ public:
+  StopSignal() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] {
+      int signal = 0;
+      sigwait(&signals_, &signal);
+      const std::lock_guard lock(mutex_);
+      if (!waited_for_ && !ended_) {
+        log_line("stopping: the model was being loaded");
+        std::_Exit(0);
+      }
+      came_ = true;
+      changed_.notify_all();
+    });
+  }
+  ~StopSignal() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      if (!came_) pthread_kill(thread_.native_handle(), SIGTERM);
+    }
+    thread_.join();
+  }
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // Until one comes; the next ends the process at once.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    waited_for_ = true;
+    changed_.wait(lock, [this] { return came_; });
+    pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+  }
+
+ private:
+  sigset_t signals_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool waited_for_ = false, came_ = false, ended_ = false;
+  std::thread thread_;
+};
+
 // The last resort of a stop: ends the process if the work under way does not end in time.
 class StopGuard {
  public:
@@ -231,12 +279,7 @@ void run(const ServeFlags& flags) {
   app_options.max_queued = flags.max_queued;
   app_options.memory = std::make_shared<server::RequestMemory>(request_bytes(flags));
 
-  // For sigwait below; all threads inherit the mask.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  StopSignal stop;
   std::signal(SIGPIPE, SIG_IGN);
 
   std::optional<StopGuard> guard;  // goes last
@@ -285,9 +328,7 @@ void run(const ServeFlags& flags) {
               flags.listener.host.c_str(), v6 ? "]" : "", static_cast<int>(listener.port()));
   std::fflush(stdout);
 
-  int signal = 0;
-  sigwait(&signals, &signal);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process
+  stop.wait();
   log_line("stopping: the answers under way are finished first");
   guard.emplace(flags.drain_seconds + kStopSeconds);
   app->begin_drain();

@@ -25,7 +25,8 @@ namespace replayssm {
 using RequestId = uint64_t;
 
 // Which ids may come next, given the ids so far: a grammar. One object serves one choice of one
-// request and is called on the engine's thread alone.
+// request and is called on the engine's thread alone. What it throws ends that choice with an
+// error.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
