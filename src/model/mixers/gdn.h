@@ -32,9 +32,8 @@ bool run_mixer(Ops& ops, const GdnSpec& spec, const GdnWeights<typename Ops::Typ
   GdnScratch s = scratch_of(scratch, spec, ops.activation(), call.in.rows);
   ops.recurrence_inputs(call.n_recurrent, s.conv, s.ba);
 
-  // The small product first: a backend may fetch the large one's weights meanwhile.
-  ops.linear(weights.in_ba, call.in, s.ba);
   ops.linear(weights.in_qkvz, call.in, s.qkvz);
+  ops.linear(weights.in_ba, call.in, s.ba);
   ops.conv(call.n_recurrent, weights.conv_weight, nullptr,
            s.qkvz.slice_cols(0, spec.conv_channels()), s.conv);
 

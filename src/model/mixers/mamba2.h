@@ -33,9 +33,8 @@ bool run_mixer(Ops& ops, const Mamba2Spec& spec, const Mamba2Weights<typename Op
   ops.recurrence_inputs(call.n_recurrent, s.conv, s.dt);
   const int64_t inner = spec.inner(), bc = int64_t{spec.n_groups} * spec.state_dim;
 
-  // The small product first: a backend may fetch the large one's weights meanwhile.
-  ops.linear(weights.in_dt, call.in, s.dt);
   ops.linear(weights.in_zx, call.in, s.zx);
+  ops.linear(weights.in_dt, call.in, s.dt);
   ops.conv(call.n_recurrent, weights.conv_weight, weights.conv_bias,
            s.zx.slice_cols(inner, spec.conv_channels()), s.conv);
 
