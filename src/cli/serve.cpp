@@ -255,7 +255,8 @@ class Front {
   server::Reply handle(server::HttpRequest request) {
     server::App* app = app_;
     if (app != nullptr) return app->handle(std::move(request));
-    return server::ApiError(503, "the model is being loaded").response();
+    return server::error_response(request.path, request.id,
+                                  server::ApiError(503, "the model is being loaded"));
   }
   void open(server::App& app) { app_ = &app; }
 

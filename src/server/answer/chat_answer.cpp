@@ -19,6 +19,7 @@ ChatAnswer::ChatAnswer(AnswerHead head, Source source, Hooks hooks, const ChatRe
     : ChoicesAnswer(std::move(head), {std::move(source)}, std::move(hooks)),
       tokenizer_(model.tokenizer),
       logprobs_(request.logprobs),
+      parallel_calls_(request.parallel_calls),
       prompt_logprobs_(request.common.engine.prompt_logprobs >= 0) {
   const MessageParser::Options options = parser_options(request, model);
   for (int32_t i = 0; i < request.common.engine.n; ++i) {
@@ -89,6 +90,7 @@ void ChatAnswer::take(int32_t index, std::vector<MessageDelta> deltas, bool from
                       std::string* out) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   for (MessageDelta& delta : deltas) {
+    if (choice.n_calls > 0 && !parallel_calls_) return;
     Json json;
     if (delta.kind == MessageDelta::Kind::kReasoning) {
       choice.reasoning += delta.text;

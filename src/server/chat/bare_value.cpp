@@ -31,9 +31,13 @@ struct Allowed {
 };
 
 unsigned kind_of(const Json& name) {
-  constexpr std::pair<std::string_view, unsigned> kNames[] = {
-      {"string", kString},   {"null", kNull},     {"boolean", kBoolean}, {"integer", kInteger},
-      {"number", kInteger | kNumber}, {"array", kArray}, {"object", kObject}};
+  constexpr std::pair<std::string_view, unsigned> kNames[] = {{"string", kString},
+                                                              {"null", kNull},
+                                                              {"boolean", kBoolean},
+                                                              {"integer", kInteger},
+                                                              {"number", kInteger | kNumber},
+                                                              {"array", kArray},
+                                                              {"object", kObject}};
   for (const auto& [known, kind] : kNames) {
     if (name.is_string() && name.get_ref<const std::string&>() == known) return kind;
   }

@@ -29,9 +29,7 @@ const Json* find_tool(const Json& tools, std::string_view name) {
   return nullptr;
 }
 
-void TextReader::blanks() {
-  at_ = std::min(text_.find_first_not_of(kBlanks, at_), text_.size());
-}
+void TextReader::blanks() { at_ = std::min(text_.find_first_not_of(kBlanks, at_), text_.size()); }
 
 Found TextReader::skip(std::string_view mark) {
   const std::string_view text = rest();

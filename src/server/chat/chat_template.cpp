@@ -56,6 +56,25 @@ ChatTemplate::ChatTemplate(std::string_view source, const std::string& name, std
     tool_style_ = style;
     break;
   }
+  part_joiner_ = joiner_of_parts();
+}
+
+std::string ChatTemplate::joiner_of_parts() const {
+  constexpr std::string_view kFirst = "the first part", kSecond = "the second part";
+  const Json parts = {{{"type", "text"}, {"text", kFirst}}, {{"type", "text"}, {"text", kSecond}}};
+  try {
+    const std::string text =
+        render_once(Json::array({Json{{"role", "user"}, {"content", parts}}}), Json::array(), {});
+    const size_t first = text.rfind(kFirst), second = text.rfind(kSecond);
+    if (first != text.npos && second != text.npos && first < second) {
+      const size_t end = first + kFirst.size();
+      const std::string between = text.substr(end, second - end);
+      // A template that takes texts alone may have written out the list.
+      if (between.find("text") == between.npos) return between;
+    }
+  } catch (const Error&) {
+  }
+  return "\n";
 }
 
 std::string ChatTemplate::render_once(const Json& messages, const Json& tools,

@@ -43,6 +43,10 @@ class ChatTemplate {
   // cannot be rendered without a request.
   std::string turn_end() const;
 
+  // What stands between the text parts of a message: what the template itself puts there, or a line
+  // feed where it takes texts alone.
+  const std::string& part_joiner() const { return part_joiner_; }
+
   // Another template, for requests with tools.
   void use_for_tools(std::shared_ptr<const ChatTemplate> other) { for_tools_ = std::move(other); }
 
@@ -50,12 +54,14 @@ class ChatTemplate {
   bool knows_reasoning() const { return template_.mentions("<think>"); }
 
  private:
+  std::string joiner_of_parts() const;
   std::string render_once(const Json& messages, const Json& tools, const Options& options) const;
 
   const jinja::Template template_;
   const std::string bos_token_;
   const std::string eos_token_;
   ToolStyle tool_style_ = ToolStyle::kJson;
+  std::string part_joiner_;
   std::shared_ptr<const ChatTemplate> for_tools_;
 };
 

@@ -125,9 +125,15 @@ class Reader {
   }
 
   State escape(std::string& out) {
-    constexpr std::array<std::pair<char, char>, 9> kEscapes = {
-        {{'n', '\n'}, {'t', '\t'}, {'r', '\r'}, {'b', '\b'}, {'f', '\f'}, {'/', '/'},
-         {'\\', '\\'}, {'"', '"'}, {'\'', '\''}}};
+    constexpr std::array<std::pair<char, char>, 9> kEscapes = {{{'n', '\n'},
+                                                                {'t', '\t'},
+                                                                {'r', '\r'},
+                                                                {'b', '\b'},
+                                                                {'f', '\f'},
+                                                                {'/', '/'},
+                                                                {'\\', '\\'},
+                                                                {'"', '"'},
+                                                                {'\'', '\''}}};
     if (at_ + 1 >= text_.size()) return out_of_text();
     const char c = text_[at_ + 1];
     if (c == 'u') {

@@ -25,9 +25,9 @@ struct LooseValue {
   size_t length = 0;
 };
 
-// The value with which `text` begins, blanks aside. Beside JSON: single quotes, Python's True, False
-// and None, control characters and unknown escapes in strings, a comma before a closing bracket.
-// Brackets that are open before a '<', or where the model ended its answer, are closed.
+// The value with which `text` begins, blanks aside. Beside JSON: single quotes, Python's True,
+// False and None, control characters and unknown escapes in strings, a comma before a closing
+// bracket. Brackets that are open before a '<', or where the model ended its answer, are closed.
 LooseValue read_loose(std::string_view text, TextEnd end);
 
 }  // namespace replayssm::server

@@ -164,7 +164,9 @@ bool MessageParser::reasoning(std::vector<MessageDelta>& out, TextEnd end) {
       const CallPlace other = find_call(std::string_view(rest_).substr(behind), false, false);
       const size_t mark =
           other.at != std::string::npos ? behind + other.at : rest_.size() - other.partial;
-      if (next != std::string::npos && next < mark) n = behind;
+      if (next != std::string::npos && next < mark) {
+        n = trimmed_end(std::string_view(rest_).substr(0, behind));
+      }
     }
     emit(out, MessageDelta::Kind::kReasoning, n);
     return n > before;
@@ -188,7 +190,7 @@ bool MessageParser::content(std::vector<MessageDelta>& out, TextEnd end) {
       return false;
     }
     // Blanks behind a call are not content.
-    if (called_ && trimmed_end(rest_) == 0) rest_.clear();
+    if (called_ && line_start_ && trimmed_end(rest_) == 0) rest_.clear();
     emit(out, MessageDelta::Kind::kContent, rest_.size());
     return false;
   }

@@ -77,8 +77,17 @@ class FunctionReader {
   };
 
   // What the text goes on with, blanks aside, at a place.
-  enum class Mark { kNone, kOpen, kEnd, kBlock, kBlockEnd, kFunction, kFunctionEnd, kParameter,
-                    kParameterEnd };
+  enum class Mark {
+    kNone,
+    kOpen,
+    kEnd,
+    kBlock,
+    kBlockEnd,
+    kFunction,
+    kFunctionEnd,
+    kParameter,
+    kParameterEnd
+  };
   struct Ahead {
     Mark mark = Mark::kNone;
     size_t behind = 0;  // the mark
@@ -89,10 +98,12 @@ class FunctionReader {
     text.blanks();
     if (text.at_end()) return {text.is_open() ? Mark::kOpen : Mark::kEnd, text.at()};
     bool partial = false;
-    for (const auto& [mark, kind] :
-         {std::pair{marks_.block, Mark::kBlock}, {marks_.block_end, Mark::kBlockEnd},
-          {marks_.function, Mark::kFunction}, {marks_.function_end, Mark::kFunctionEnd},
-          {marks_.parameter, Mark::kParameter}, {marks_.parameter_end, Mark::kParameterEnd}}) {
+    for (const auto& [mark, kind] : {std::pair{marks_.block, Mark::kBlock},
+                                     {marks_.block_end, Mark::kBlockEnd},
+                                     {marks_.function, Mark::kFunction},
+                                     {marks_.function_end, Mark::kFunctionEnd},
+                                     {marks_.parameter, Mark::kParameter},
+                                     {marks_.parameter_end, Mark::kParameterEnd}}) {
       const Found found = text.skip(mark);
       if (found == Found::kYes) return {kind, text.at()};
       partial = partial || found == Found::kPartial;

@@ -25,7 +25,8 @@ inline constexpr XmlMarks kXmlMarks[] = {
 // The functions of one block, or without one; as read_calls(). A mark that is missing is made up
 // for; a mark within a value is text. A value ends at its mark if what follows is a mark too. Else
 // it ends
-// - before another parameter of the function, at a line's start, whose own end another mark follows;
+// - before another parameter of the function, at a line's start, whose own end another mark
+// follows;
 // - before the function's end, if behind that the block, the answer or another function begins or
 //   ends;
 // - where none of these comes, at the first mark that may end it, or with the answer.
