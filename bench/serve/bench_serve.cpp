@@ -90,7 +90,7 @@ class Report {
     }
     json_ = {{"isa", isa_name(best_isa())}, {"threads", n_threads}, {"cells", Json::array()}};
     if (flags.url.empty()) {
-      json_["model"] = flags.model.folder_or_default();
+      json_["model"] = flags.model.path_or_default();
     } else {
       json_["url"] = flags.url;
     }
@@ -141,7 +141,7 @@ void bench_engine(const BenchServeFlags& flags, const Words& words) {
   for (const int window : flags.windows) {
     ModelOptions model_options = flags.model.options(window, "--window");
     model_options.mtp = window > 1 && flags.draft == "mtp";
-    const auto model = Model::load(flags.model.folder_or_default(), model_options);
+    const auto model = Model::load(flags.model.path_or_default(), model_options);
     std::shared_ptr<const Model> draft_model;
     if (window > 1 && flags.draft != "ngram" && flags.draft != "mtp") {
       draft_model = Model::load(flags.draft, model_options);
@@ -178,7 +178,7 @@ void bench_server(const BenchServeFlags& flags, const Words& words) {
 void run(BenchServeFlags flags) {
   if (flags.context == 0) flags.context = flags.device == "cuda" ? 1024 : 128;
   if (flags.device == "cuda") {
-    if (!flags.model.folder.empty()) flags.cuda.folder = flags.model.folder_or_default();
+    if (!flags.model.path.empty()) flags.cuda.folder = flags.model.path_or_default();
     flags.cuda.batches = flags.batches;
     flags.cuda.windows = flags.windows;
     flags.cuda.context = flags.context;
@@ -189,8 +189,7 @@ void run(BenchServeFlags flags) {
     throw cli::UsageError(concat("--device ", flags.device, ": must be cpu or cuda"));
   }
   check_flags(flags);
-  const auto tokenizer =
-      model::Tokenizer::load(flags.model.folder_or_default() + "/tokenizer.json");
+  const auto tokenizer = model::Tokenizer::load(flags.model.path_or_default() + "/tokenizer.json");
   const Words words = {
       tokenizer.encode("The purpose of this chapter is to describe how the system is installed "
                        "and how its packages are configured. "),
@@ -233,7 +232,7 @@ void add_cuda_flags(CLI::App& verb, BenchServeCudaFlags& flags) {
 void add_serve(CLI::App& app) {
   auto flags = std::make_shared<BenchServeFlags>();
   CLI::App* verb = app.add_subcommand("serve", "time the engine under concurrent requests");
-  flags->model.add_folder(*verb);
+  flags->model.add_path(*verb);
   flags->model.add_numerics(*verb);
   verb->add_option("--batch", flags->batches, "requests at once")
       ->check(cli::in_range<int>(1, 4096))

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
-#include "model/tokenizer/special_tokens.h"
+#include "model/model_source.h"
 
 namespace replayssm::cli {
 namespace {
@@ -131,13 +131,13 @@ void run(const GenerateFlags& flags) {
   const ops::SamplerParams sampling = sampling_of(flags);
   ModelOptions options = flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");
   options.mtp = flags.draft == "mtp";
-  const std::string folder = flags.model.folder_or_default();
+  const std::string path = flags.model.path_or_default();
 
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
   const auto device = flags.device.open(context);
-  const auto model = Model::load(folder, options);
-  const auto tokenizer = model::Tokenizer::load(folder + "/tokenizer.json");
+  const auto model = Model::load(path, options);
+  const auto tokenizer = read_tokenizer(path);
   const std::vector<int32_t> prompt = tokenizer.encode_prompt(flags.prompt);
   if (prompt.empty()) throw UsageError("-p: the prompt is empty; give it some text");
   check_text("-p", prompt, model->spec().vocab, model->spec().max_positions);
@@ -157,7 +157,7 @@ void run(const GenerateFlags& flags) {
   params.mtp = options.mtp;
   params.sampling = sampling;
   params.stop_ids = model->spec().eos_ids;
-  model::add_named_end_tokens(folder, tokenizer, model->spec().vocab, params.stop_ids);
+  add_end_tokens(path, tokenizer, model->spec().vocab, params.stop_ids);
 
   std::vector<int32_t> ids;
   std::string text;
@@ -189,7 +189,7 @@ void run(const GenerateFlags& flags) {
 void add_generate(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* verb = app.add_subcommand("generate", "continue a text");
-  flags->model.add_folder(*verb);
+  flags->model.add_path(*verb);
   verb->add_option("-p,--prompt", flags->prompt, "the text to continue")->required();
   verb->add_option("-n", flags->n, "new tokens at most")
       ->check(in_range<int64_t>(1, kMaxPositions))

@@ -284,7 +284,7 @@ void run(const ServeFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);
 
   std::optional<StopGuard> guard;  // goes last
-  const std::string folder = flags.model.folder_or_default();
+  const std::string path = flags.model.path_or_default();
   ModelOptions model_options = flags.model.options(flags.draft_tokens + 1, "--draft-tokens");
   model_options.mtp = flags.draft == "mtp";
   ThreadPool pool(flags.model.threads);
@@ -303,11 +303,10 @@ void run(const ServeFlags& flags) {
   });
 
   const auto device = flags.device.open(context);
-  const auto model = Model::load(folder, model_options);
+  const auto model = Model::load(path, model_options);
   EngineOptions options = engine_options(flags, *device, *model, model_options);
-  server::ServedModel served =
-      server::load_served_model(folder, flags.chat_template, model->spec().vocab,
-                                options.max_positions, model->spec().eos_ids);
+  server::ServedModel served = server::load_served_model(
+      path, flags.chat_template, model->spec().vocab, options.max_positions, model->spec().eos_ids);
   options.message_end_ids = message_ends(served);
   if (!flags.names.empty()) served.names = flags.names;
   const std::string name = served.names.front();
@@ -343,7 +342,7 @@ void run(const ServeFlags& flags) {
 void add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* verb = app.add_subcommand("serve", "an OpenAI-compatible server");
-  flags->model.add_folder(*verb);
+  flags->model.add_path(*verb);
   verb->add_option("--host", flags->listener.host, "address to listen on")->capture_default_str();
   verb->add_option("--port", flags->port, "0: any free one, which is printed")
       ->check(in_range<int>(0, 65535))

@@ -3,6 +3,7 @@
 //
 //   Sink::Types
 //   bool has(name)
+//   bool is_tiled(name)                                   an output projection of a GDN layer
 //   Linear linear(span<const MatrixPart>, LinearUse)      parts stacked along the outputs
 //   Experts experts(n_experts, in, down)                  in(e), down(e): expert e's parts
 //   const float* vector(name, n, VectorKind, width)       fp32; null from a sink that counts
@@ -140,6 +141,7 @@ class WeightWalk {
     out.dt_bias = sink_.vector(names.dt_bias, heads, VectorKind::kDtBias);
     out.norm = sink_.vector(names.norm, spec.value_dim, VectorKind::kNorm);
     out.out = linear({{names.out_proj, hidden()}}, spec.value_size());
+    out.tiled = sink_.is_tiled(names.out_proj);
     return out;
   }
 

@@ -50,15 +50,15 @@ struct RopeShape {
 
 class Model {
  public:
-  // Reads a folder's configuration and the headers of its files. Throws Error, too, if a drafting
-  // head is asked for and there is none.
-  static std::shared_ptr<const Model> load(const std::string& folder, const ModelOptions& options);
+  // Reads the configuration and the headers of a folder or GGUF file (model_source.h). Throws
+  // Error, too, if a drafting head is asked for and there is none.
+  static std::shared_ptr<const Model> load(const std::string& path, const ModelOptions& options);
   // The shape alone, as if the files held `stored`.
   static std::shared_ptr<const Model> of(const ModelDescription& description, DType stored,
                                          const ModelOptions& options);
 
   // That it was read from; empty for of().
-  const std::string& folder() const { return folder_; }
+  const std::string& path() const { return path_; }
   const ModelDescription& description() const { return description_; }
   const ModelSpec& spec() const { return description_.spec; }
   const ModelOptions& options() const { return options_; }
@@ -83,7 +83,7 @@ class Model {
   void add_mixer(const MlpSpec&) {}
   void add_mixer(const MoeSpec&) {}
 
-  std::string folder_;
+  std::string path_;
   ModelDescription description_;
   ModelOptions options_;
   DType stored_ = DType::kF32;

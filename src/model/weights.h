@@ -38,6 +38,9 @@ struct GdnWeights {
   const float *a_log = nullptr, *dt_bias = nullptr;  // [n_value_heads]
   const float* norm = nullptr;                       // [value_dim], shared by the heads
   typename Types::Linear out;                        // value_size -> hidden
+  // `out` takes its value heads tiled: head h stands at h % share * n_key_heads + h / share, where
+  // a key head has `share` value heads.
+  bool tiled = false;
 };
 
 template <typename Types>
@@ -81,9 +84,11 @@ struct MtpWeights {
 
 template <typename Types>
 struct ModelWeights {
-  ops::ConstMatrix embedding = {};    // [vocab, hidden]; data null: the head's table is read
-  typename Types::Linear head;        // hidden -> vocab
-  const float* final_norm = nullptr;  // [hidden]
+  // [vocab, hidden]; data null: `table` is read, or without one the head's.
+  ops::ConstMatrix embedding = {};
+  typename Types::Linear table;                          // of few bits
+  typename Types::Linear head;                           // hidden -> vocab
+  const float* final_norm = nullptr;                     // [hidden]
   std::vector<std::vector<MixerWeights<Types>>> mixers;  // [layer][mixer]; a layer has one at least
   std::optional<MtpWeights<Types>> mtp;
 

@@ -77,10 +77,10 @@ EngineCpu::EngineCpu(const Model& model_in, const CpuLayers& layers_in,
 
 void OpsCpu::embed(const CpuWeights& weights, ops::Matrix residual) const {
   const int32_t* tokens = batch_.tokens.data();
-  if (weights.embedding.data == nullptr) {
-    ops::embed(context(), weights.head, tokens, residual);
-  } else {
+  if (weights.embedding.data != nullptr) {
     ops::embed(context(), weights.embedding, tokens, residual);
+  } else {
+    ops::embed(context(), weights.table.empty() ? weights.head : weights.table, tokens, residual);
   }
 }
 

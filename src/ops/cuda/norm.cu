@@ -130,6 +130,7 @@ struct GroupArgs {
   bool zero_centred;
   bool shared_weight;
   float eps;
+  int32_t tile;  // GatedNorm::tile
   bool gated, gate_first, normalise, use_sigmoid;
 };
 
@@ -149,7 +150,12 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t size = args.size;
   const int64_t y_from = row * args.y_row + group * args.y_group;
   const int64_t z_from = row * args.z_row + group * args.z_group;
-  const int64_t out_from = row * args.out_row + group * args.out_group;
+  int32_t to = group;
+  if (args.tile > 0) {
+    const int32_t share = args.groups / args.tile;
+    to = group % share * args.tile + group / share;
+  }
+  const int64_t out_from = row * args.out_row + to * args.out_group;
   const float* weight = args.weight;
   if (weight != nullptr && !args.shared_weight) weight += group * int64_t{size};
   const int32_t lane = static_cast<int32_t>(threadIdx.x % kLanes) * static_cast<int32_t>(kEight);
@@ -299,7 +305,10 @@ void gated_norm(const CudaContext& context, const GatedNorm& norm, ConstMatrix y
   check_activations(out.dtype, out.dtype);
   const int64_t size = norm.group_size;
   REPLAYSSM_CHECK(size > 0 && y.cols % size == 0, y.cols, " columns in groups of ", size);
+  REPLAYSSM_CHECK(norm.tile == 0 || y.cols / size % norm.tile == 0, y.cols / size, " groups, tile ",
+                  norm.tile);
   GroupArgs args = {};
+  args.tile = static_cast<int32_t>(norm.tile);
   args.y = y.data, args.y_dtype = y.dtype, args.y_row = y.stride;
   args.z = z.data, args.z_dtype = z.dtype, args.z_row = z.stride;
   args.out = out.data, args.out_dtype = out.dtype, args.out_row = out.stride;

@@ -1,7 +1,6 @@
 #include "server/chat/chat_template.h"
 
 #include "core/text_file.h"
-#include "model/tokenizer/special_tokens.h"
 #include "server/api_error.h"
 #include "server/chat/find_template.h"
 
@@ -126,21 +125,21 @@ std::string ChatTemplate::turn_end() const {
   }
 }
 
-std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
-                                                       const std::string& file) {
+std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& path,
+                                                       const std::string& file,
+                                                       const model::SpecialTokens& marks) {
   FoundTemplates found;
   if (file.empty()) {
-    found = find_templates(folder);
+    found = find_templates(path);
   } else {
     found.chat = {read_text_file(file, kMaxTemplateBytes), file};
   }
   if (found.chat.text.empty()) return nullptr;
-  const auto tokens = model::read_special_tokens(folder);
   auto chat =
-      std::make_shared<ChatTemplate>(found.chat.text, found.chat.name, tokens.bos, tokens.eos);
+      std::make_shared<ChatTemplate>(found.chat.text, found.chat.name, marks.bos, marks.eos);
   if (!found.tools.text.empty()) {
     chat->use_for_tools(
-        std::make_shared<ChatTemplate>(found.tools.text, found.tools.name, tokens.bos, tokens.eos));
+        std::make_shared<ChatTemplate>(found.tools.text, found.tools.name, marks.bos, marks.eos));
   }
   return chat;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "jinja/template.h"
+#include "model/tokenizer/special_tokens.h"
 #include "server/request/fields.h"
 
 namespace replayssm::server {
@@ -65,9 +66,10 @@ class ChatTemplate {
   std::shared_ptr<const ChatTemplate> for_tools_;
 };
 
-// The template of a model folder (find_template.h says which); null if there is none. `file`, if
-// not empty, takes its place. Throws Error naming the file.
-std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
-                                                       const std::string& file);
+// The template of a model (find_template.h says which); null if there is none. `file`, if not
+// empty, takes its place. Throws Error naming the file.
+std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& path,
+                                                       const std::string& file,
+                                                       const model::SpecialTokens& marks);
 
 }  // namespace replayssm::server
