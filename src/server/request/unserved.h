@@ -10,7 +10,8 @@ namespace replayssm::server {
 
 struct UnservedField {
   std::string_view name;
-  std::string_view neutral;  // the value in JSON that changes nothing and is let through; may be empty
+  std::string_view
+      neutral;  // the value in JSON that changes nothing and is let through; may be empty
   std::string_view instead;  // what serves
   bool chat_alone = false;
 };
