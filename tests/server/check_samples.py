@@ -112,7 +112,7 @@ class Sampler:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", default="build/tests/sample_grammars")
-    parser.add_argument("--kinds", default="formats,patterns,schemas,tools,calls")
+    parser.add_argument("--kinds", default="formats,patterns,schemas,tools")
     parser.add_argument("--patterns", type=int, default=200, help="random patterns")
     parser.add_argument("--schemas", type=int, default=200, help="random schemas")
     parser.add_argument("--samples", type=int, default=50, help="of each")

@@ -385,216 +385,214 @@ TEST(Grammar, CostlyGrammarsEnd) {
       }
     }
     EXPECT_EQ(ended, "the grammar takes too long for each token");
+  }
+}
 
-    // Where values have no quotes, a forced call whose value would come out as another is refused.
-    TEST(Grammar, ForcedValuesThatCannotBeTold) {
-      const auto forced = [](const std::string& schema, ToolStyle style) {
-        Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {
+// Where values have no quotes, a forced call whose value would come out as another is refused.
+TEST(Grammar, ForcedValuesThatCannotBeTold) {
+  const auto forced = [](const std::string& schema, ToolStyle style) {
+    Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {
       "type": "object", "properties": {}, "required": ["x"]}}}])");
-        tools[0]["function"]["parameters"]["properties"]["x"] = Json::parse(schema);
-        Warnings warnings;
-        return grammars().tool_call(tools, style, warnings);
-      };
-      for (const char* schema :
-           {R"({"enum": ["1", 1]})", R"({"enum": ["true", true]})",
-            R"({"const": "a </parameter> b"})",
-            R"({"anyOf": [{"type": "string", "pattern": "[a-z]{3}"}, {"type": "integer"}]})"}) {
-        SCOPED_TRACE(schema);
-        EXPECT_NO_THROW(forced(schema, ToolStyle::kJson));
-        try {
-          forced(schema, ToolStyle::kXml);
-          ADD_FAILURE() << "not refused";
-        } catch (const ApiError& e) {
-          EXPECT_EQ(e.object().at("param"), "tools[0].function.parameters.properties.x");
-        }
-      }
-      for (const char* schema : {R"({"enum": ["a", 1, null]})", R"({"type": ["string", "null"]})",
-                                 R"({"type": ["integer", "null"]})", R"({"type": "boolean"})"}) {
-        EXPECT_NO_THROW(forced(schema, ToolStyle::kXml)) << schema;
-      }
+    tools[0]["function"]["parameters"]["properties"]["x"] = Json::parse(schema);
+    Warnings warnings;
+    return grammars().tool_call(tools, style, warnings);
+  };
+  for (const char* schema :
+       {R"({"enum": ["1", 1]})", R"({"enum": ["true", true]})", R"({"const": "a </parameter> b"})",
+        R"({"anyOf": [{"type": "string", "pattern": "[a-z]{3}"}, {"type": "integer"}]})"}) {
+    SCOPED_TRACE(schema);
+    EXPECT_NO_THROW(forced(schema, ToolStyle::kJson));
+    try {
+      forced(schema, ToolStyle::kXml);
+      ADD_FAILURE() << "not refused";
+    } catch (const ApiError& e) {
+      EXPECT_EQ(e.object().at("param"), "tools[0].function.parameters.properties.x");
     }
+  }
+  for (const char* schema : {R"({"enum": ["a", 1, null]})", R"({"type": ["string", "null"]})",
+                             R"({"type": ["integer", "null"]})", R"({"type": "boolean"})"}) {
+    EXPECT_NO_THROW(forced(schema, ToolStyle::kXml)) << schema;
+  }
+}
 
-    // What a forced call may be, in each family's style, is read as a call.
-    TEST(Grammar, EachStyleIsReadAgain) {
-      const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f",
+// What a forced call may be, in each family's style, is read as a call.
+TEST(Grammar, EachStyleIsReadAgain) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f",
     "parameters": {"type": "object", "properties": {"x": {"type": "integer"}},
                    "required": ["x"]}}}])");
-      const std::pair<ToolStyle, const char*> kStyles[] = {
-          {ToolStyle::kJson,
-           "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>"},
-          {ToolStyle::kList, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]</TOOLCALL>"},
-          {ToolStyle::kGranite, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]"},
-          {ToolStyle::kLfm2,
-           "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]<|tool_call_end|>"},
-          {ToolStyle::kKimi,
-           "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|"
-           ">"
-           "{\"x\": 1}<|tool_call_end|><|tool_calls_section_end|>"},
-          {ToolStyle::kMiniMax,
-           "<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_calls>"},
-          {ToolStyle::kInvoke,
-           "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter "
-           "name=\"x\">1</parameter>\n</invoke>\n"
-           "</minimax:tool_call>"},
-      };
-      for (const auto& [style, text] : kStyles) {
-        Warnings warnings;
-        EXPECT_TRUE(accepts(grammars().tool_call(tools, style, warnings), text)) << text;
-        const CallReading reading = read_calls(text, tools, TextEnd::kEnded);
-        ASSERT_EQ(reading.calls.size(), 1u) << text;
-        EXPECT_EQ(reading.calls[0].arguments, "{\"x\":1}") << text;
-      }
-    }
+  const std::pair<ToolStyle, const char*> kStyles[] = {
+      {ToolStyle::kJson, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>"},
+      {ToolStyle::kList, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]</TOOLCALL>"},
+      {ToolStyle::kGranite, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]"},
+      {ToolStyle::kLfm2,
+       "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]<|tool_call_end|>"},
+      {ToolStyle::kKimi,
+       "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|"
+       ">"
+       "{\"x\": 1}<|tool_call_end|><|tool_calls_section_end|>"},
+      {ToolStyle::kMiniMax,
+       "<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_calls>"},
+      {ToolStyle::kInvoke,
+       "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter "
+       "name=\"x\">1</parameter>\n</invoke>\n"
+       "</minimax:tool_call>"},
+  };
+  for (const auto& [style, text] : kStyles) {
+    Warnings warnings;
+    EXPECT_TRUE(accepts(grammars().tool_call(tools, style, warnings), text)) << text;
+    const CallReading reading = read_calls(text, tools, TextEnd::kEnded);
+    ASSERT_EQ(reading.calls.size(), 1u) << text;
+    EXPECT_EQ(reading.calls[0].arguments, "{\"x\":1}") << text;
+  }
+}
 
-    TEST(Grammar, Choices) {
-      const auto grammar =
-          made(Structure::Kind::kChoice, {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"});
-      for (const char* text : {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"}) {
-        EXPECT_TRUE(accepts(grammar, text)) << text;
-      }
-      for (const char* text : {"", "y", "yes ", "noyes", "\"yes\""}) {
-        EXPECT_FALSE(accepts(grammar, text)) << text;
-      }
-    }
+TEST(Grammar, Choices) {
+  const auto grammar = made(Structure::Kind::kChoice, {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"});
+  for (const char* text : {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"}) {
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  }
+  for (const char* text : {"", "y", "yes ", "noyes", "\"yes\""}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+}
 
-    TEST(Grammar, RegularExpressions) {
-      const auto grammar = made(Structure::Kind::kRegex, "(\\d{1,3}\\.)?\"[^\"]*\"\\n?");
-      for (const char* text : {"12.\"a\\b\"", "\"\"\n", "\"\t\""})
-        EXPECT_TRUE(accepts(grammar, text)) << text;
-      for (const char* text : {"1234.\"\"", "12.", "\"\"\"", "\"a\"\n\n"}) {
-        EXPECT_FALSE(accepts(grammar, text)) << text;
-      }
-      EXPECT_THROW(made(Structure::Kind::kRegex, "(a)\\1"), ApiError);
-      EXPECT_THROW(made(Structure::Kind::kRegex, std::string(2000, 'a')), ApiError);
-    }
+TEST(Grammar, RegularExpressions) {
+  const auto grammar = made(Structure::Kind::kRegex, "(\\d{1,3}\\.)?\"[^\"]*\"\\n?");
+  for (const char* text : {"12.\"a\\b\"", "\"\"\n", "\"\t\""})
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  for (const char* text : {"1234.\"\"", "12.", "\"\"\"", "\"a\"\n\n"}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+  EXPECT_THROW(made(Structure::Kind::kRegex, "(a)\\1"), ApiError);
+  EXPECT_THROW(made(Structure::Kind::kRegex, std::string(2000, 'a')), ApiError);
+}
 
-    TEST(Grammar, Ebnf) {
-      const auto grammar = made(Structure::Kind::kGrammar, R"g(# sums
+TEST(Grammar, Ebnf) {
+  const auto grammar = made(Structure::Kind::kGrammar, R"g(# sums
 root ::= term (op term)* end?
 term ::= "-"? [0-9]+ ("." [0-9]{1,2})? | "(" root ")"
 op   ::= [-+*/]
 end  ::= "\n")g");
-      for (const char* text : {"1", "-1.25+(2*3)", "((7))\n"})
-        EXPECT_TRUE(accepts(grammar, text)) << text;
-      for (const char* text : {"", "1+", "1.234", "--1", "(1", "1\n\n"}) {
-        EXPECT_FALSE(accepts(grammar, text)) << text;
-      }
-    }
+  for (const char* text : {"1", "-1.25+(2*3)", "((7))\n"})
+    EXPECT_TRUE(accepts(grammar, text)) << text;
+  for (const char* text : {"", "1+", "1.234", "--1", "(1", "1\n\n"}) {
+    EXPECT_FALSE(accepts(grammar, text)) << text;
+  }
+}
 
-    TEST(Grammar, RefusesEbnfThatIsNoneOrTooLarge) {
-      std::string deep, many, loops;
-      for (int i = 0; i < 100; ++i) deep += "(";
-      for (int i = 0; i < 20; ++i) many += " \"a\"{100}";
-      for (int i = 0; i < 65; ++i) loops += i % 2 == 0 ? " \"a\"*" : " [b]{2,}";
-      for (const std::string& text : std::vector<std::string>{
-               "", "root ::= ", "root ::= other", "start ::= \"a\"", "root ::= \"a", "root ::= [a",
-               "root ::= (\"a\"", "root ::= \"a\"{100000}", "root ::= Regex(\"a\")",
-               "root ::= (= \"a\") \"a\"", "root[temperature=0] ::= \"a\"",
-               "root ::= TagDispatch((\"a\", b))", "root ::= \"a\"" + many, "root ::= " + deep,
-               "root ::=" + loops, "root ::= \"" + std::string(40000, 'a') + "\""}) {
-        try {
-          made(Structure::Kind::kGrammar, text);
-          ADD_FAILURE() << "not refused: " << text.substr(0, 60);
-        } catch (const ApiError& e) {
-          EXPECT_EQ(e.object().at("param"), "field") << e.what();
-        }
-      }
+TEST(Grammar, RefusesEbnfThatIsNoneOrTooLarge) {
+  std::string deep, many, loops;
+  for (int i = 0; i < 100; ++i) deep += "(";
+  for (int i = 0; i < 20; ++i) many += " \"a\"{100}";
+  for (int i = 0; i < 65; ++i) loops += i % 2 == 0 ? " \"a\"*" : " [b]{2,}";
+  for (const std::string& text : std::vector<std::string>{
+           "", "root ::= ", "root ::= other", "start ::= \"a\"", "root ::= \"a", "root ::= [a",
+           "root ::= (\"a\"", "root ::= \"a\"{100000}", "root ::= Regex(\"a\")",
+           "root ::= (= \"a\") \"a\"", "root[temperature=0] ::= \"a\"",
+           "root ::= TagDispatch((\"a\", b))", "root ::= \"a\"" + many, "root ::= " + deep,
+           "root ::=" + loops, "root ::= \"" + std::string(40000, 'a') + "\""}) {
+    try {
+      made(Structure::Kind::kGrammar, text);
+      ADD_FAILURE() << "not refused: " << text.substr(0, 60);
+    } catch (const ApiError& e) {
+      EXPECT_EQ(e.object().at("param"), "field") << e.what();
     }
+  }
+}
 
-    // A grammar that begins with itself has an end.
-    TEST(Grammar, EbnfMayBeginWithItself) {
-      const auto grammar = made(Structure::Kind::kGrammar, "root ::= root \"b\" | \"a\"");
-      EXPECT_TRUE(accepts(grammar, "abb"));
-      EXPECT_FALSE(accepts(grammar, "b"));
+// A grammar that begins with itself has an end.
+TEST(Grammar, EbnfMayBeginWithItself) {
+  const auto grammar = made(Structure::Kind::kGrammar, "root ::= root \"b\" | \"a\"");
+  EXPECT_TRUE(accepts(grammar, "abb"));
+  EXPECT_FALSE(accepts(grammar, "b"));
+}
+
+// UTF-8 has no surrogates, though classes of characters span them.
+TEST(Grammar, NoSurrogates) {
+  const auto id = [](char c) { return served().tokenizer->encode(std::string(1, c))[0]; };
+  for (const char* text : {R"({"type": "string", "minLength": 1, "maxLength": 9})",
+                           R"({"type": "string"})", R"({"type": "string", "pattern": "^.*$"})"}) {
+    const auto constraint = schema(text)->clone();
+    ASSERT_TRUE(constraint->accept(id('"')));
+    int32_t first = -1;
+    for (int32_t token = 0; token < 4080; ++token) {
+      if (served().tokenizer->token_bytes(token) == "\xED") first = token;
     }
-
-    // UTF-8 has no surrogates, though classes of characters span them.
-    TEST(Grammar, NoSurrogates) {
-      const auto id = [](char c) { return served().tokenizer->encode(std::string(1, c))[0]; };
-      for (const char* text :
-           {R"({"type": "string", "minLength": 1, "maxLength": 9})", R"({"type": "string"})",
-            R"({"type": "string", "pattern": "^.*$"})"}) {
-        const auto constraint = schema(text)->clone();
-        ASSERT_TRUE(constraint->accept(id('"')));
-        int32_t first = -1;
-        for (int32_t token = 0; token < 4080; ++token) {
-          if (served().tokenizer->token_bytes(token) == "\xED") first = token;
-        }
-        ASSERT_GE(first, 0);
-        ASSERT_TRUE(constraint->accept(first));
-        for (int32_t token = 0; token < 4080; ++token) {
-          const auto bytes = served().tokenizer->token_bytes(token);
-          const bool surrogate = !bytes.empty() && static_cast<unsigned char>(bytes[0]) >= 0xa0;
-          EXPECT_FALSE(surrogate && allows(*constraint, token)) << token;
-        }
-      }
+    ASSERT_GE(first, 0);
+    ASSERT_TRUE(constraint->accept(first));
+    for (int32_t token = 0; token < 4080; ++token) {
+      const auto bytes = served().tokenizer->token_bytes(token);
+      const bool surrogate = !bytes.empty() && static_cast<unsigned char>(bytes[0]) >= 0xa0;
+      EXPECT_FALSE(surrogate && allows(*constraint, token)) << token;
     }
+  }
+}
 
-    constexpr const char* kOddTools = R"([{"type": "function", "function": {"name": "f",
+constexpr const char* kOddTools = R"([{"type": "function", "function": {"name": "f",
     "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}},
     {"type": "function", "function": {"name": "odd", "parameters": {"type": "object",
      "properties": {"x": {"not": {}}}}}}])";
 
-    // A schema that cannot be enforced blocks no other tool, nor its own call where none is forced.
-    TEST(Grammar, OneOddToolBlocksNoOther) {
-      const Json tools = Json::parse(kOddTools);
-      const std::string f =
-          "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"q\": \"a\"}}\n</tool_call>";
-      const std::string odd =
-          "<tool_call>\n{\"name\": \"odd\", \"arguments\": {\"x\": [1]}}\n</tool_call>";
-      Warnings warnings;
-      const auto forced = grammars().tool_call(tools, ToolStyle::kJson, warnings);
-      EXPECT_TRUE(accepts(forced, f));
-      EXPECT_FALSE(accepts(forced, odd));
-      ASSERT_EQ(warnings.size(), 1u);
-      EXPECT_TRUE(warnings[0].starts_with("tools[1].function.parameters.properties.x.not: "));
-      try {
-        grammars().tool_call(Json::array({tools[1]}), ToolStyle::kJson, warnings);
-        ADD_FAILURE() << "not refused";
-      } catch (const ApiError& e) {
-        EXPECT_EQ(e.object().at("param"), "tools[0].function.parameters.properties.x.not");
-      }
-    }
+// A schema that cannot be enforced blocks no other tool, nor its own call where none is forced.
+TEST(Grammar, OneOddToolBlocksNoOther) {
+  const Json tools = Json::parse(kOddTools);
+  const std::string f =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"q\": \"a\"}}\n</tool_call>";
+  const std::string odd =
+      "<tool_call>\n{\"name\": \"odd\", \"arguments\": {\"x\": [1]}}\n</tool_call>";
+  Warnings warnings;
+  const auto forced = grammars().tool_call(tools, ToolStyle::kJson, warnings);
+  EXPECT_TRUE(accepts(forced, f));
+  EXPECT_FALSE(accepts(forced, odd));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(warnings[0].starts_with("tools[1].function.parameters.properties.x.not: "));
+  try {
+    grammars().tool_call(Json::array({tools[1]}), ToolStyle::kJson, warnings);
+    ADD_FAILURE() << "not refused";
+  } catch (const ApiError& e) {
+    EXPECT_EQ(e.object().at("param"), "tools[0].function.parameters.properties.x.not");
+  }
+}
 
-    TEST(Grammar, ACallOrTheStructure) {
-      const Json tools = Json::parse(kOddTools);
-      const Structure structure = {Structure::Kind::kSchema, "response_format.schema",
-                                   Json::parse(R"({"type": "object", "properties": {
+TEST(Grammar, ACallOrTheStructure) {
+  const Json tools = Json::parse(kOddTools);
+  const Structure structure = {Structure::Kind::kSchema, "response_format.schema",
+                               Json::parse(R"({"type": "object", "properties": {
                                    "a": {"type": "string", "maxLength": 5}}, "required": ["a"]})")};
-      for (const ToolStyle style : {ToolStyle::kJson, ToolStyle::kXml}) {
-        Warnings warnings;
-        const auto grammar = grammars().call_or(tools, style, structure, warnings);
-        EXPECT_EQ(warnings.size(), 1u);
-        EXPECT_TRUE(accepts(grammar, R"({"a": "xyz"})"));
-        EXPECT_FALSE(accepts(grammar, R"({"a": "longer"})"));
-        EXPECT_FALSE(accepts(grammar, "{}"));
-        const auto call = [&](const std::string& name, const std::string& key,
-                              const std::string& value) {
-          return style == ToolStyle::kXml
-                     ? "<tool_call>\n<function=" + name + ">\n<parameter=" + key + ">\n" + value +
-                           "\n</parameter>\n</function>\n</tool_call>"
-                     : "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": {\"" + key +
-                           "\": \"" + value + "\"}}\n</tool_call>";
-        };
-        EXPECT_TRUE(accepts(grammar, call("f", "q", "text")));
-        EXPECT_FALSE(accepts(grammar, call("f", "r", "text")));
-        EXPECT_FALSE(accepts(grammar, call("g", "q", "text")));
-        EXPECT_TRUE(accepts(grammar, call("odd", "any", "text")));
-        EXPECT_FALSE(accepts(grammar, call("f", "q", "text") + R"({"a": "xyz"})"));
-      }
-    }
+  for (const ToolStyle style : {ToolStyle::kJson, ToolStyle::kXml}) {
+    Warnings warnings;
+    const auto grammar = grammars().call_or(tools, style, structure, warnings);
+    EXPECT_EQ(warnings.size(), 1u);
+    EXPECT_TRUE(accepts(grammar, R"({"a": "xyz"})"));
+    EXPECT_FALSE(accepts(grammar, R"({"a": "longer"})"));
+    EXPECT_FALSE(accepts(grammar, "{}"));
+    const auto call = [&](const std::string& name, const std::string& key,
+                          const std::string& value) {
+      return style == ToolStyle::kXml
+                 ? "<tool_call>\n<function=" + name + ">\n<parameter=" + key + ">\n" + value +
+                       "\n</parameter>\n</function>\n</tool_call>"
+                 : "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": {\"" + key + "\": \"" +
+                       value + "\"}}\n</tool_call>";
+    };
+    EXPECT_TRUE(accepts(grammar, call("f", "q", "text")));
+    EXPECT_FALSE(accepts(grammar, call("f", "r", "text")));
+    EXPECT_FALSE(accepts(grammar, call("g", "q", "text")));
+    EXPECT_TRUE(accepts(grammar, call("odd", "any", "text")));
+    EXPECT_FALSE(accepts(grammar, call("f", "q", "text") + R"({"a": "xyz"})"));
+  }
+}
 
-    TEST(Grammar, AfterReasoning) {
-      const auto marker = served().tokenizer->id_of("</think>");
-      ASSERT_TRUE(marker);
-      const auto constraint = after_marker(*marker, schema(R"({"type": "boolean"})"))->clone();
-      const auto word = served().tokenizer->encode("anything")[0];
-      EXPECT_TRUE(allows(*constraint, word));
-      EXPECT_TRUE(constraint->accept(word));
-      EXPECT_TRUE(constraint->accept(*marker));
-      EXPECT_FALSE(allows(*constraint, word));
-      EXPECT_TRUE(constraint->accept(served().tokenizer->encode("t")[0]));
-    }
+TEST(Grammar, AfterReasoning) {
+  const auto marker = served().tokenizer->id_of("</think>");
+  ASSERT_TRUE(marker);
+  const auto constraint = after_marker(*marker, schema(R"({"type": "boolean"})"))->clone();
+  const auto word = served().tokenizer->encode("anything")[0];
+  EXPECT_TRUE(allows(*constraint, word));
+  EXPECT_TRUE(constraint->accept(word));
+  EXPECT_TRUE(constraint->accept(*marker));
+  EXPECT_FALSE(allows(*constraint, word));
+  EXPECT_TRUE(constraint->accept(served().tokenizer->encode("t")[0]));
+}
 
-  }  // namespace
+}  // namespace
 }  // namespace replayssm::server
