@@ -3,7 +3,7 @@
 set -euo pipefail
 packages=(build-essential g++ cmake ninja-build git pkg-config ccache nlohmann-json3-dev libcli11-dev
   libboost1.81-dev libpcre2-dev libicu-dev libxxhash-dev liblzma-dev xz-utils
-  libgtest-dev libgmock-dev clang-format-19 python3 python3-jinja2 python3-pip ca-certificates)
+  libgtest-dev libgmock-dev clang-format-19 python3 python3-jinja2 python3-jsonschema python3-pip ca-certificates)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")

@@ -124,7 +124,7 @@ double time_model(const std::shared_ptr<const Model>& model, const Device& devic
 }
 
 nlohmann::json bench_model(const BenchFlags& flags, const ops::Context& context) {
-  const std::string folder = flags.model.folder_or_default();
+  const std::string folder = flags.model.path_or_default();
   nlohmann::json out = nlohmann::json::array();
   std::printf("\n%s\n%5s %2s  %-9s %-5s %9s %11s %7s\n", folder.c_str(), "batch", "T", "state",
               "dtype", "ms", "tokens/s", "speed-up");
@@ -168,7 +168,7 @@ void run(const BenchFlags& flags) {
   }
   // What cannot be read or written is refused now, not after minutes of timing.
   if (flags.what != "layers") {
-    Model::load(flags.model.folder_or_default(), flags.model.options(1, "--window"));
+    Model::load(flags.model.path_or_default(), flags.model.options(1, "--window"));
   }
   std::ofstream file;
   if (!flags.json.empty()) {
@@ -202,7 +202,7 @@ void run(const BenchFlags& flags) {
 void add_layers(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   app.add_option("what", flags->what, "layers, model or all")->capture_default_str();
-  flags->model.add_folder(app);
+  flags->model.add_path(app);
   flags->model.add_grid(app);
   app.add_option("--batch", flags->batches, "batch sizes")
       ->check(cli::in_range<int>(1, 4096))

@@ -42,7 +42,7 @@ void check_flags(const BenchServeFlags& flags) {
   for (const int window : flags.windows) {
     flags.model.options(window, "--window");  // refuses what does not fit the grid
   }
-  if (flags.draft.empty()) throw cli::UsageError("--draft: must be ngram or a model folder");
+  if (flags.draft.empty()) throw cli::UsageError("--draft: must be ngram, mtp or a model folder");
   if (flags.context < 2) throw cli::UsageError("--context: must be 2 or more");
 }
 
@@ -72,7 +72,9 @@ EngineOptions engine_options(const Cell& cell, const BenchServeFlags& flags,
   options.draft_tokens = cell.window - 1;
   options.adaptive_drafts = false;
   if (cell.window > 1) {
-    options.draft = draft_model == nullptr ? DraftMode::kNgram : DraftMode::kModel;
+    options.draft = flags.draft == "mtp"     ? DraftMode::kMtp
+                    : draft_model == nullptr ? DraftMode::kNgram
+                                             : DraftMode::kModel;
     options.draft_model = draft_model;
   }
   return options;
@@ -88,7 +90,7 @@ class Report {
     }
     json_ = {{"isa", isa_name(best_isa())}, {"threads", n_threads}, {"cells", Json::array()}};
     if (flags.url.empty()) {
-      json_["model"] = flags.model.folder_or_default();
+      json_["model"] = flags.model.path_or_default();
     } else {
       json_["url"] = flags.url;
     }
@@ -137,10 +139,11 @@ void bench_engine(const BenchServeFlags& flags, const Words& words) {
   const ops::Context context(pool);
   Report report(flags, pool.size());
   for (const int window : flags.windows) {
-    const ModelOptions model_options = flags.model.options(window, "--window");
-    const auto model = Model::load(flags.model.folder_or_default(), model_options);
+    ModelOptions model_options = flags.model.options(window, "--window");
+    model_options.mtp = window > 1 && flags.draft == "mtp";
+    const auto model = Model::load(flags.model.path_or_default(), model_options);
     std::shared_ptr<const Model> draft_model;
-    if (window > 1 && flags.draft != "ngram") {
+    if (window > 1 && flags.draft != "ngram" && flags.draft != "mtp") {
       draft_model = Model::load(flags.draft, model_options);
     }
     for (const int batch : flags.batches) {
@@ -175,7 +178,7 @@ void bench_server(const BenchServeFlags& flags, const Words& words) {
 void run(BenchServeFlags flags) {
   if (flags.context == 0) flags.context = flags.device == "cuda" ? 1024 : 128;
   if (flags.device == "cuda") {
-    if (!flags.model.folder.empty()) flags.cuda.folder = flags.model.folder_or_default();
+    if (!flags.model.path.empty()) flags.cuda.folder = flags.model.path_or_default();
     flags.cuda.batches = flags.batches;
     flags.cuda.windows = flags.windows;
     flags.cuda.context = flags.context;
@@ -186,8 +189,7 @@ void run(BenchServeFlags flags) {
     throw cli::UsageError(concat("--device ", flags.device, ": must be cpu or cuda"));
   }
   check_flags(flags);
-  const auto tokenizer =
-      model::Tokenizer::load(flags.model.folder_or_default() + "/tokenizer.json");
+  const auto tokenizer = model::Tokenizer::load(flags.model.path_or_default() + "/tokenizer.json");
   const Words words = {
       tokenizer.encode("The purpose of this chapter is to describe how the system is installed "
                        "and how its packages are configured. "),
@@ -230,7 +232,7 @@ void add_cuda_flags(CLI::App& verb, BenchServeCudaFlags& flags) {
 void add_serve(CLI::App& app) {
   auto flags = std::make_shared<BenchServeFlags>();
   CLI::App* verb = app.add_subcommand("serve", "time the engine under concurrent requests");
-  flags->model.add_folder(*verb);
+  flags->model.add_path(*verb);
   flags->model.add_numerics(*verb);
   verb->add_option("--batch", flags->batches, "requests at once")
       ->check(cli::in_range<int>(1, 4096))
@@ -240,7 +242,7 @@ void add_serve(CLI::App& app) {
       ->check(cli::in_range<int>(1, cli::kMaxDrafts + 1))
       ->delimiter(',')
       ->capture_default_str();
-  verb->add_option("--draft", flags->draft, "ngram or a model folder")->capture_default_str();
+  verb->add_option("--draft", flags->draft, "ngram, mtp or a model folder")->capture_default_str();
   verb->add_option("--context", flags->context,
                    "tokens of each prompt, or positions before a step; 0: 128, on CUDA 1024")
       ->check(cli::in_range<int>(0, 1 << 24));

@@ -272,6 +272,7 @@ void measure_engine_cells(const ServeModel& model, const std::vector<ServeCell>&
   wanted.accepted = first.accepted;
   wanted.context = first.context;
   wanted.steps = length.steps;
+  wanted.least_steps = CellLength::kMinSteps;
   wanted.seconds = length.seconds;
   for (const ServeCell& cell : cells) wanted.batches.push_back(cell.batch);
   ThreadPool pool;

@@ -33,9 +33,11 @@ struct Batch {
   int32_t n_running;
   std::vector<double> times;     // ms
   std::vector<double> contexts;  // positions, the mean over the sequences; after the warm steps
-  size_t wanted = 0;
-  double until = 0;
-  bool enough() const { return times.size() >= wanted || (!times.empty() && times.back() > until); }
+  size_t wanted = 0, least = 0;
+  double ms = 0;  // after which the least are enough
+  bool enough() const {
+    return times.size() >= wanted || (times.size() >= least && times.back() > times[0] + ms);
+  }
 };
 
 class BatchListener final : public Listener {
@@ -105,7 +107,8 @@ void measure_engine(const std::shared_ptr<const Model>& model, std::unique_ptr<D
   for (const int32_t size : cells.batches) {
     Batch batch(size);
     batch.wanted = static_cast<size_t>(n_steps) + 1;
-    batch.until = now_ms() + 1e3 * cells.seconds;
+    batch.least = std::min(batch.wanted, static_cast<size_t>(kWarmSteps + cells.least_steps) + 1);
+    batch.ms = 1e3 * cells.seconds;
     std::vector<RequestId> ids(static_cast<size_t>(size));
     std::vector<int64_t> lengths(ids.size());
     int64_t after = 0;  // prompt tokens of the sequences behind

@@ -17,7 +17,8 @@ struct EngineCells {
   int32_t context = 1024;
   std::vector<int32_t> batches;  // rising
   int steps = 200;               // measured of each
-  double seconds = 1e9;          // a batch's measurement ends after so long
+  int least_steps = 200;         // of a batch whose steps take longer than so many seconds in all
+  double seconds = 1e9;
 };
 
 // Of one batch size.

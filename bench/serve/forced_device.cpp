@@ -40,6 +40,7 @@ class ForcedBackend final : public Backend {
   }
   bool overlaps() const override { return backend_->overlaps(); }
   bool draws() const override { return backend_->draws(); }
+  const float* draft(std::span<const DraftRow> rows) override { return backend_->draft(rows); }
   void fold(const Row& row) override { backend_->fold(row); }
   const StateParts& parts() const override { return backend_->parts(); }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {

@@ -9,8 +9,8 @@
 
 namespace replayssm::cli {
 
-void ModelFlags::add_folder(CLI::App& app, const char* help) {
-  app.add_option("-m,--model", folder, help)->check([](const std::string& text) {
+void ModelFlags::add_path(CLI::App& app, const char* help) {
+  app.add_option("-m,--model", path, help)->check([](const std::string& text) {
     return std::string(text.empty() ? "must not be empty" : "");
   });
 }
@@ -48,7 +48,7 @@ std::unique_ptr<Device> DeviceFlags::open(const ops::Context& context) const {
 
 std::shared_ptr<const Model> load_draft_model(const std::string& folder,
                                               const ModelOptions& options, const Model& target) {
-  auto model = Model::load(find_model_folder(folder), options);
+  auto model = Model::load(find_model(folder), options);
   if (model->spec().vocab != target.spec().vocab) {
     fail("--draft ", folder, ": its vocabulary has ", model->spec().vocab,
          " entries, the model's has ", target.spec().vocab);
@@ -56,8 +56,8 @@ std::shared_ptr<const Model> load_draft_model(const std::string& folder,
   return model;
 }
 
-std::string ModelFlags::folder_or_default() const {
-  if (!folder.empty()) return find_model_folder(folder);
+std::string ModelFlags::path_or_default() const {
+  if (!path.empty()) return find_model(path);
   // Beside the build that this binary came from, or installed.
   const std::filesystem::path built(REPLAYSSM_MODELS_DIR);
   if (std::filesystem::exists(built / "demo-gdn")) return (built / "demo-gdn").string();

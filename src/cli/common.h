@@ -38,22 +38,22 @@ inline constexpr int kMaxDrafts = 63;  // and the last token: the largest grid
 inline constexpr int64_t kMaxPositions = int64_t{1} << 30;
 inline constexpr int64_t kMaxGigabytes = 1'000'000;
 inline constexpr const char* kModelHelp =
-    "model folder, or Org/Name from Hugging Face's cache (default: the GDN demo model)";
+    "model folder, GGUF file, or Org/Name from Hugging Face's cache (default: the GDN demo model)";
 
 struct ModelFlags {
-  std::string folder;
+  std::string path;
   int interval = 16;
   std::string checkpoint;  // empty: the model's default
   std::string ring;
   int threads = 0;  // 0: one per hardware thread
 
-  void add_folder(CLI::App& app, const char* help = kModelHelp);
+  void add_path(CLI::App& app, const char* help = kModelHelp);
   void add_grid(CLI::App& app);
   void add_numerics(CLI::App& app);  // with the grid
   void add_threads(CLI::App& app);
 
-  // As find_model_folder gives it.
-  std::string folder_or_default() const;
+  // As find_model() gives it.
+  std::string path_or_default() const;
   // max_window: T_max, as `window_flag` asks for it. Throws UsageError naming the flag.
   ModelOptions options(int max_window, const char* window_flag) const;
 };

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
-#include "model/tokenizer/special_tokens.h"
+#include "model/model_source.h"
 
 namespace replayssm::cli {
 namespace {
@@ -68,7 +68,7 @@ void report(const GenerateStats& s, const MemoryUse& memory, bool drafts) {
                  static_cast<long long>(s.steps));
   }
   const StateTraffic& t = s.decode_traffic;
-  std::fprintf(stderr, "state    %s read, %s written a token; the plain way %s\n",
+  std::fprintf(stderr, "state    %s read, %s written a token; plain decoding %s\n",
                format_bytes(ratio(static_cast<double>(t.read), tokens)).c_str(),
                format_bytes(ratio(static_cast<double>(t.written), tokens)).c_str(),
                format_bytes(ratio(static_cast<double>(t.plain), tokens)).c_str());
@@ -92,6 +92,8 @@ nlohmann::json stats_json(const GenerateStats& s, const MemoryUse& memory, int64
           {"steps", s.steps},
           {"drafted", s.drafted},
           {"accepted", s.accepted},
+          {"drafted_by_depth", s.drafted_by_depth},
+          {"accepted_by_depth", s.accepted_by_depth},
           {"prefill_seconds", s.prefill_seconds},
           {"decode_seconds", s.decode_seconds},
           {"state_bytes_read", t.read},
@@ -112,7 +114,7 @@ std::unique_ptr<Drafter> make_drafter(const GenerateFlags& flags, const ModelOpt
                                       const Model& target, const Device& device,
                                       const ops::Context& context, int64_t max_positions,
                                       const ops::SamplerParams& sampling) {
-  if (flags.draft == "off") return nullptr;
+  if (flags.draft == "off" || flags.draft == "mtp") return nullptr;
   if (flags.draft == "ngram") return make_ngram_drafter();
   if (flags.draft.starts_with("script:")) {
     return make_script_drafter(flags.draft.substr(7), target.spec().vocab);
@@ -127,15 +129,15 @@ void run(const GenerateFlags& flags) {
     throw UsageError(concat("--draft \"", flags.draft, "\": names no folder or file"));
   }
   const ops::SamplerParams sampling = sampling_of(flags);
-  const ModelOptions options =
-      flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");
-  const std::string folder = flags.model.folder_or_default();
+  ModelOptions options = flags.model.options(drafts ? flags.draft_tokens + 1 : 1, "--draft-tokens");
+  options.mtp = flags.draft == "mtp";
+  const std::string path = flags.model.path_or_default();
 
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
   const auto device = flags.device.open(context);
-  const auto model = Model::load(folder, options);
-  const auto tokenizer = model::Tokenizer::load(folder + "/tokenizer.json");
+  const auto model = Model::load(path, options);
+  const auto tokenizer = read_tokenizer(path);
   const std::vector<int32_t> prompt = tokenizer.encode_prompt(flags.prompt);
   if (prompt.empty()) throw UsageError("-p: the prompt is empty; give it some text");
   check_text("-p", prompt, model->spec().vocab, model->spec().max_positions);
@@ -152,9 +154,10 @@ void run(const GenerateFlags& flags) {
   GenerateParams params;
   params.max_new_tokens = flags.n;
   params.draft_tokens = flags.draft_tokens;
+  params.mtp = options.mtp;
   params.sampling = sampling;
   params.stop_ids = model->spec().eos_ids;
-  model::add_named_end_tokens(folder, tokenizer, model->spec().vocab, params.stop_ids);
+  add_end_tokens(path, tokenizer, model->spec().vocab, params.stop_ids);
 
   std::vector<int32_t> ids;
   std::string text;
@@ -186,7 +189,7 @@ void run(const GenerateFlags& flags) {
 void add_generate(CLI::App& app) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* verb = app.add_subcommand("generate", "continue a text");
-  flags->model.add_folder(*verb);
+  flags->model.add_path(*verb);
   verb->add_option("-p,--prompt", flags->prompt, "the text to continue")->required();
   verb->add_option("-n", flags->n, "new tokens at most")
       ->check(in_range<int64_t>(1, kMaxPositions))
@@ -206,7 +209,8 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--seed", flags->seed, "of the draws, with --temperature")
       ->capture_default_str();
-  verb->add_option("--draft", flags->draft, "off, ngram, a model folder, or script:FILE")
+  verb->add_option("--draft", flags->draft,
+                   "off, ngram, mtp (the model's own head), a model folder, or script:FILE")
       ->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
       ->check(in_range<int>(1, kMaxDrafts))

@@ -1,14 +1,14 @@
 // replayssm inspect: what a model is and what its sequences cost. Reads no weights.
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 
 #include "cli/common.h"
+#include "model/formats/gguf_model.h"
+#include "model/model_folder.h"
+#include "model/model_source.h"
 #include "model/parameters.h"
 #include "model/quantization.h"
-#include "model/tokenizer/special_tokens.h"
-#include "model/weight_files.h"
 #include "server/chat/find_template.h"
 #include "server/served_model.h"
 
@@ -75,7 +75,7 @@ void print_mixers(const ModelSpec& spec) {
   }
 }
 
-// What is looked at: a configuration alone, or a folder.
+// What is looked at: a configuration alone, a folder, or a GGUF file.
 struct Subject {
   std::string path;
   ModelDescription description;
@@ -109,14 +109,28 @@ void read_folder(Subject& out) {
   for (const auto& [format, count] : counts) out.formats.push_back(concat(count, " in ", format));
 }
 
+void read_gguf(Subject& out) {
+  const GgufModel model = GgufModel::open(out.path);
+  out.description = model.description();
+  out.stored = wide_dtype(model.type_of(out.description.names.embedding));
+  std::map<std::string, int64_t> counts;
+  for (const GgufTensor& tensor : model.files().tensors()) {
+    if (model.is_skipped(tensor.name)) continue;
+    out.file_bytes += tensor.bytes;
+    if (tensor.shape.size() < 2) continue;
+    ++counts[find_block_shape(static_cast<int32_t>(tensor.type))->name];
+  }
+  for (const auto& [format, count] : counts) out.formats.push_back(concat(count, " in ", format));
+}
+
 Subject look_at(const ModelFlags& flags) {
   Subject out;
-  if (flags.folder.ends_with(".json")) {
-    out.path = flags.folder;
+  if (flags.path.ends_with(".json")) {
+    out.path = flags.path;
     out.description = describe_config(out.path);
   } else {
-    out.path = flags.folder_or_default();
-    read_folder(out);
+    out.path = flags.path_or_default();
+    is_gguf(out.path) ? read_gguf(out) : read_folder(out);
   }
   return out;
 }
@@ -127,9 +141,9 @@ std::string joined(const std::vector<std::string>& parts) {
   return out;
 }
 
-// Template and end tokens as the server finds them; nothing of a folder without a tokenizer.
+// Template and end tokens as the server finds them; nothing of a model without a tokenizer.
 void print_texts(const Subject& subject) {
-  if (!std::filesystem::exists(subject.path + "/tokenizer.json")) return;
+  if (!has_tokenizer(subject.path)) return;
   const ModelSpec& spec = subject.description.spec;
   const auto served =
       server::load_served_model(subject.path, "", spec.vocab, spec.max_positions, spec.eos_ids);
@@ -155,10 +169,16 @@ void print_model(const Subject& subject, const ParameterCount& count) {
   print_mixers(spec);
   std::printf("  parameters %.3f M, %.3f M read for a token\n",
               static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6);
+  if (spec.mtp) {
+    const ParameterCount head = count_parameters(*spec.mtp, spec.hidden);
+    std::printf("  MTP head   attention, %s: %.3f M more parameters, with --draft mtp\n",
+                mixer_name(spec.mtp->feed_forward), static_cast<double>(head.total) / 1e6);
+  }
   if (subject.file_bytes > 0) {
     std::printf("  weights    %s\n", bytes(subject.file_bytes).c_str());
     std::printf("  matrices   %s\n", joined(subject.formats).c_str());
-    const std::string stated = stated_quantization(subject.path);
+    const std::string stated =
+        is_gguf(subject.path) ? std::string() : stated_quantization(subject.path);
     if (!stated.empty()) std::printf("  config     says %s\n", stated.c_str());
     print_texts(subject);
   } else {
@@ -168,14 +188,15 @@ void print_model(const Subject& subject, const ParameterCount& count) {
 }
 
 void run(const InspectFlags& flags) {
-  const ModelOptions options = flags.model.options(flags.window, "--window");
+  ModelOptions options = flags.model.options(flags.window, "--window");
   const Subject subject = look_at(flags.model);
   const ModelSpec& spec = subject.description.spec;
   const auto model = Model::of(subject.description, subject.stored, options);
   const ParameterCount count = count_parameters(spec);
   ThreadPool pool(1);
   const ops::Context context(pool);
-  const ModelMemory m = cpu_device(context)->memory(*model);
+  const auto device = cpu_device(context);
+  const ModelMemory m = device->memory(*model);
   const int64_t weights = subject.file_bytes > 0 ? subject.file_bytes : weight_bytes(count, false);
   const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
   print_model(subject, count);
@@ -192,6 +213,14 @@ void run(const InspectFlags& flags) {
                           static_cast<double>(pages) * static_cast<double>(m.kv_page);
   std::printf("  in all     %s at %lld tokens of context\n", format_bytes(sequence).c_str(),
               static_cast<long long>(flags.context));
+  if (spec.mtp) {
+    options.mtp = true;
+    const ModelMemory with =
+        device->memory(*Model::of(subject.description, subject.stored, options));
+    std::printf("  MTP head   %s of KV a token and %s beside, with --draft mtp\n",
+                bytes(with.kv_token - m.kv_token).c_str(),
+                bytes(with.conv_slot - m.conv_slot).c_str());
+  }
   if (flags.memory_gb > 0) {
     const double left = flags.memory_gb * 1e9 - static_cast<double>(weights);
     const double fit = left < 0 ? 0 : left / sequence;
@@ -204,11 +233,12 @@ void run(const InspectFlags& flags) {
 
 void add_inspect(CLI::App& app) {
   auto flags = std::make_shared<InspectFlags>();
-  CLI::App* verb = app.add_subcommand("inspect", "show what a model is and what it costs");
-  flags->model.add_folder(
-      *verb,
-      "model folder, Org/Name from Hugging Face's cache, or a config.json alone, such as "
-      "models/geometries/qwen3.5-35b-a3b.json (default: the GDN demo model)");
+  CLI::App* verb =
+      app.add_subcommand("inspect", "show a model's parts and the memory that it needs");
+  flags->model.add_path(*verb,
+                        "model folder, GGUF file, Org/Name from Hugging Face's cache, or a "
+                        "config.json alone, such as "
+                        "models/geometries/qwen3.5-35b-a3b.json (default: the GDN demo model)");
   flags->model.add_numerics(*verb);
   verb->add_option("--memory", flags->memory_gb, "GB: how many sequences fit")
       ->check(in_range<double>(0, kMaxGigabytes));

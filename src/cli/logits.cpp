@@ -38,7 +38,7 @@ void run(const LogitsFlags& flags) {
   const std::string source = flags.ids.empty() ? flags.ids_file : "--ids";
   const std::vector<int32_t> ids =
       parse_ids(source, flags.ids.empty() ? read_text_file(flags.ids_file) : flags.ids);
-  const auto model = Model::load(flags.model.folder_or_default(), options);
+  const auto model = Model::load(flags.model.path_or_default(), options);
   const ModelSpec& spec = model->spec();
   check_text(source, ids, spec.vocab, spec.max_positions);
   ThreadPool pool(flags.model.threads);
@@ -57,7 +57,7 @@ void run(const LogitsFlags& flags) {
 void add_logits(CLI::App& app) {
   auto flags = std::make_shared<LogitsFlags>();
   CLI::App* verb = app.add_subcommand("logits", "write the logits at every position");
-  flags->model.add_folder(*verb);
+  flags->model.add_path(*verb);
   verb->add_option("--ids", flags->ids, "token ids, separated by commas");
   verb->add_option("--ids-file", flags->ids_file, "file of ids, white space or commas between");
   verb->add_option("--out", flags->out, "safetensors file: logits [positions, vocab] fp32")

@@ -55,7 +55,7 @@ void check(bool good, const char* flag, const std::string& range) {
 }
 
 void check_flags(const ServeFlags& flags) {
-  check(!flags.draft.empty(), "--draft", "off, ngram or a model folder");
+  check(!flags.draft.empty(), "--draft", "off, ngram, mtp or a model folder");
   check(flags.chunk_tokens % 64 == 0, "--chunk-tokens", "a multiple of 64");
   check(!flags.api_key || !flags.api_key_file, "--api-key",
         "given once: itself or by --api-key-file");
@@ -133,6 +133,8 @@ EngineOptions engine_options(const ServeFlags& flags, const Device& device, cons
   options.test_hooks = flags.test_hooks;
   if (flags.draft == "ngram") {
     options.draft = DraftMode::kNgram;
+  } else if (flags.draft == "mtp") {
+    options.draft = DraftMode::kMtp;
   } else if (flags.draft != "off") {
     options.draft_model = load_draft_model(flags.draft, model_options, model);
     options.draft = DraftMode::kModel;
@@ -170,6 +172,54 @@ void print_memory(const MemoryReport& memory) {
   std::printf("\n");
 }
 
+// SIGTERM and SIGINT. Before wait() nothing is under way that a stop would have to wait for: a
+// signal ends the process. Threads made after it inherit its mask.
+class StopSignal {
+ public:
+  StopSignal() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] {
+      int signal = 0;
+      sigwait(&signals_, &signal);
+      const std::lock_guard lock(mutex_);
+      if (!waited_for_ && !ended_) {
+        log_line("stopping: the model was being loaded");
+        std::_Exit(0);
+      }
+      came_ = true;
+      changed_.notify_all();
+    });
+  }
+  ~StopSignal() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      if (!came_) pthread_kill(thread_.native_handle(), SIGTERM);
+    }
+    thread_.join();
+  }
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  // Until one comes; the next ends the process at once.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    waited_for_ = true;
+    changed_.wait(lock, [this] { return came_; });
+    pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
+  }
+
+ private:
+  sigset_t signals_{};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool waited_for_ = false, came_ = false, ended_ = false;
+  std::thread thread_;
+};
+
 // The last resort of a stop: ends the process if the work under way does not end in time.
 class StopGuard {
  public:
@@ -205,7 +255,8 @@ class Front {
   server::Reply handle(server::HttpRequest request) {
     server::App* app = app_;
     if (app != nullptr) return app->handle(std::move(request));
-    return server::ApiError(503, "the model is being loaded").response();
+    return server::error_response(request.path, request.id,
+                                  server::ApiError(503, "the model is being loaded"));
   }
   void open(server::App& app) { app_ = &app; }
 
@@ -229,17 +280,13 @@ void run(const ServeFlags& flags) {
   app_options.max_queued = flags.max_queued;
   app_options.memory = std::make_shared<server::RequestMemory>(request_bytes(flags));
 
-  // For sigwait below; all threads inherit the mask.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  StopSignal stop;
   std::signal(SIGPIPE, SIG_IGN);
 
   std::optional<StopGuard> guard;  // goes last
-  const std::string folder = flags.model.folder_or_default();
-  const ModelOptions model_options = flags.model.options(flags.draft_tokens + 1, "--draft-tokens");
+  const std::string path = flags.model.path_or_default();
+  ModelOptions model_options = flags.model.options(flags.draft_tokens + 1, "--draft-tokens");
+  model_options.mtp = flags.draft == "mtp";
   ThreadPool pool(flags.model.threads);
   const ops::Context context(pool);
   std::unique_ptr<Engine> engine;
@@ -256,11 +303,10 @@ void run(const ServeFlags& flags) {
   });
 
   const auto device = flags.device.open(context);
-  const auto model = Model::load(folder, model_options);
+  const auto model = Model::load(path, model_options);
   EngineOptions options = engine_options(flags, *device, *model, model_options);
-  server::ServedModel served =
-      server::load_served_model(folder, flags.chat_template, model->spec().vocab,
-                                options.max_positions, model->spec().eos_ids);
+  server::ServedModel served = server::load_served_model(
+      path, flags.chat_template, model->spec().vocab, options.max_positions, model->spec().eos_ids);
   options.message_end_ids = message_ends(served);
   if (!flags.names.empty()) served.names = flags.names;
   const std::string name = served.names.front();
@@ -282,9 +328,7 @@ void run(const ServeFlags& flags) {
               flags.listener.host.c_str(), v6 ? "]" : "", static_cast<int>(listener.port()));
   std::fflush(stdout);
 
-  int signal = 0;
-  sigwait(&signals, &signal);
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process
+  stop.wait();
   log_line("stopping: the answers under way are finished first");
   guard.emplace(flags.drain_seconds + kStopSeconds);
   app->begin_drain();
@@ -298,7 +342,7 @@ void run(const ServeFlags& flags) {
 void add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* verb = app.add_subcommand("serve", "an OpenAI-compatible server");
-  flags->model.add_folder(*verb);
+  flags->model.add_path(*verb);
   verb->add_option("--host", flags->listener.host, "address to listen on")->capture_default_str();
   verb->add_option("--port", flags->port, "0: any free one, which is printed")
       ->check(in_range<int>(0, 65535))
@@ -315,7 +359,9 @@ void add_serve(CLI::App& app) {
       ->delimiter(',');
   verb->add_option("--chat-template", flags->chat_template,
                    "a Jinja file in place of the model's own");
-  verb->add_option("--draft", flags->draft, "off, ngram or a model folder")->capture_default_str();
+  verb->add_option("--draft", flags->draft,
+                   "off, ngram, mtp (the model's own head) or a model folder")
+      ->capture_default_str();
   verb->add_option("--draft-tokens", flags->draft_tokens, "drafts a step at most")
       ->check(in_range<int>(1, kMaxDrafts))
       ->capture_default_str();
@@ -326,7 +372,7 @@ void add_serve(CLI::App& app) {
       ->check(in_range<double>(0, kMaxGigabytes))
       ->capture_default_str();
   verb->add_option("--host-memory", flags->host_memory_gb,
-                   "GB beside it, of host memory, for snapshots that a device's gives up")
+                   "GB beside it, of host memory, for snapshots that the device's cache evicts")
       ->check(in_range<double>(0, kMaxGigabytes))
       ->capture_default_str();
   verb->add_option("--max-sequences", flags->max_sequences, "that run at once")

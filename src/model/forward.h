@@ -32,6 +32,16 @@ struct ForwardBatch {
   std::span<const int64_t> logit_tokens;  // indices into tokens; logits come in this order
 };
 
+// One position of a sequence that the drafting head reads: it writes its entry of the cache there
+// and gives logits of the token after it.
+struct DraftRow {
+  int32_t token = 0;  // at `position`, >= 1
+  int64_t position = 0;
+  const int32_t* pages = nullptr;  // as ForwardRow's
+  int32_t ring_slot = 0;           // whose hidden state at position - 1 it goes on from
+  int32_t from = -1;  // or, not negative, from the output of this row of the last draft pass
+};
+
 struct ForwardLimits {
   int64_t max_tokens = 256;  // packed tokens of a pass; longer prompts are cut by the caller
   int64_t max_rows = 64;

@@ -27,24 +27,32 @@ namespace replayssm {
 class ForwardScratch {
  public:
   ForwardScratch(const Model& model, const ForwardLimits& limits, Arena& arena) {
-    const int64_t hidden = model.spec().hidden, tokens = limits.max_tokens;
+    const int64_t hidden_size = model.spec().hidden, tokens = limits.max_tokens;
     const int64_t each = dtype_bytes(model.activation());
-    residual = arena.take_as<float>("scratch", tokens * hidden);
-    normed = arena.take("scratch", tokens * hidden * each);
+    residual = arena.take_as<float>("scratch", tokens * hidden_size);
+    normed = arena.take("scratch", tokens * hidden_size * each);
     for (const RopeShape& rope : model.ropes()) {
       angles.push_back(arena.take_as<float>("scratch", tokens * rope.rotary_dims));
     }
     int64_t bytes = 0;
+    const auto include = [&](const MixerSpec& mixer) {
+      MixerScratch count(nullptr);
+      std::visit([&](const auto& spec) { scratch_of(count, spec, model.activation(), tokens); },
+                 mixer);
+      bytes = std::max(bytes, count.used());
+    };
     for (const LayerSpec& layer : model.spec().layers) {
-      for (const MixerSpec& mixer : layer.mixers) {
-        MixerScratch count(nullptr);
-        std::visit([&](const auto& spec) { scratch_of(count, spec, model.activation(), tokens); },
-                   mixer);
-        bytes = std::max(bytes, count.used());
-      }
+      for (const MixerSpec& mixer : layer.mixers) include(mixer);
+    }
+    if (const auto& mtp = model.spec().mtp) {
+      include(mtp->attention);
+      include(mtp->feed_forward);
+      hidden = arena.take("scratch", tokens * hidden_size * each);
+      mtp_in = arena.take("scratch", tokens * 2 * hidden_size * each);
+      drafted = arena.take("scratch", limits.max_rows * hidden_size * each);
     }
     mixer = arena.take("scratch", bytes);
-    last_normed = arena.take("scratch", limits.max_logits * hidden * each);
+    last_normed = arena.take("scratch", limits.max_logits * hidden_size * each);
     logits = arena.take_as<float>("logits", limits.max_logits * model.spec().vocab);
   }
 
@@ -54,6 +62,10 @@ class ForwardScratch {
   void* mixer = nullptr;        // of the largest mixer
   void* last_normed = nullptr;  // [max_logits, hidden] activation
   float* logits = nullptr;      // [max_logits, vocab]
+  // With a drafting head, activation (mtp_pass.h):
+  void* hidden = nullptr;   // [max_tokens, hidden] the stream after the final norm
+  void* mtp_in = nullptr;   // [max_tokens, 2 hidden] the head's normed inputs
+  void* drafted = nullptr;  // [max_rows, hidden] outputs of the last draft pass
 };
 
 // Runs the pass that `ops` holds; scratch.logits [n_logits, vocab] has its logits then. Commits

@@ -54,6 +54,10 @@ LayerPlans<Types> plan_layers(const Model& model, const Plan& plan) {
         {out.kv.back().page_bytes(),
          2 * int64_t{shape.n_kv_heads} * shape.head_dim * dtype_bytes(model.activation())});
   }
+  if (model.spec().mtp) {
+    out.sizes.hidden.row_bytes = model.spec().hidden * dtype_bytes(model.activation());
+    out.sizes.hidden.ring_rows = HiddenSizes::kWidth - 1 + model.options().max_window;
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 //
 //   Sink::Types
 //   bool has(name)
+//   bool is_tiled(name)                                   an output projection of a GDN layer
 //   Linear linear(span<const MatrixPart>, LinearUse)      parts stacked along the outputs
 //   Experts experts(n_experts, in, down)                  in(e), down(e): expert e's parts
 //   const float* vector(name, n, VectorKind, width)       fp32; null from a sink that counts
@@ -29,23 +30,14 @@ class WeightWalk {
   ModelWeights<Types> run() {
     ModelWeights<Types> out;
     sink_.tables(model_, out);
-    const VectorKind norm =
-        model_.spec.zero_centred_norms ? VectorKind::kZeroCentredNorm : VectorKind::kNorm;
-    out.final_norm = sink_.vector(model_.names.final_norm, hidden(), norm);
+    out.final_norm = norm(model_.names.final_norm);
     for (size_t i = 0; i < model_.spec.layers.size(); ++i) {
       auto& mixers = out.mixers.emplace_back();
       for (size_t j = 0; j < model_.spec.layers[i].mixers.size(); ++j) {
-        const MixerNames& names = model_.names.mixers[i][j];
-        MixerWeights<Types>& mixer = mixers.emplace_back();
-        mixer.norm = sink_.vector(names.norm, hidden(), norm);
-        std::visit(
-            [&](const auto& spec) {
-              using Kind = MixerKind<std::decay_t<decltype(spec)>>;
-              mixer.mixer = take(spec, std::get<typename Kind::Names>(names.mixer));
-            },
-            model_.spec.layers[i].mixers[j]);
+        mixers.push_back(mixer(model_.spec.layers[i].mixers[j], model_.names.mixers[i][j]));
       }
     }
+    if (model_.spec.mtp) out.mtp = mtp(*model_.spec.mtp, *model_.names.mtp);
     return out;
   }
 
@@ -57,6 +49,32 @@ class WeightWalk {
   };
 
   int64_t hidden() const { return model_.spec.hidden; }
+  const float* norm(const std::string& name) {
+    return sink_.vector(
+        name, hidden(),
+        model_.spec.zero_centred_norms ? VectorKind::kZeroCentredNorm : VectorKind::kNorm);
+  }
+  MixerWeights<Types> mixer(const MixerSpec& spec, const MixerNames& names) {
+    MixerWeights<Types> out;
+    out.norm = norm(names.norm);
+    std::visit(
+        [&](const auto& kind) {
+          using Kind = MixerKind<std::decay_t<decltype(kind)>>;
+          out.mixer = take(kind, std::get<typename Kind::Names>(names.mixer));
+        },
+        spec);
+    return out;
+  }
+  MtpWeights<Types> mtp(const MtpSpec& spec, const MtpNames& names) {
+    MtpWeights<Types> out;
+    out.fc = linear({{names.fc, hidden()}}, 2 * hidden());
+    out.norm_embedding = norm(names.norm_embedding);
+    out.norm_hidden = norm(names.norm_hidden);
+    out.final_norm = norm(names.final_norm);
+    out.attention = mixer(spec.attention, names.attention);
+    out.feed_forward = mixer(spec.feed_forward, names.feed_forward);
+    return out;
+  }
   static MatrixPart whole(const Part& part, int64_t n_in) {
     return {part.name, part.rows, n_in, 0, part.rows};
   }
@@ -123,6 +141,7 @@ class WeightWalk {
     out.dt_bias = sink_.vector(names.dt_bias, heads, VectorKind::kDtBias);
     out.norm = sink_.vector(names.norm, spec.value_dim, VectorKind::kNorm);
     out.out = linear({{names.out_proj, hidden()}}, spec.value_size());
+    out.tiled = sink_.is_tiled(names.out_proj);
     return out;
   }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/model_source.h"
 #include "model/recurrent_shape.h"
-#include "model/weight_files.h"
 
 namespace replayssm {
 namespace {
@@ -32,12 +32,13 @@ Grid grid_of(const ModelOptions& options) {
 
 }  // namespace
 
-std::shared_ptr<const Model> Model::load(const std::string& folder, const ModelOptions& options) {
-  const TensorFiles files = TensorFiles::open_folder(folder);
-  ModelDescription description = describe_model(folder, files);
-  const DType stored = stored_dtype(description, files);
-  std::shared_ptr<Model> model(new Model(std::move(description), stored, options));
-  model->folder_ = folder;
+std::shared_ptr<const Model> Model::load(const std::string& path, const ModelOptions& options) {
+  SourceModel source = read_source_model(path);
+  if (options.mtp && !source.description.spec.mtp) {
+    fail(path, ": has no multi-token-prediction head of one layer (mtp.* tensors) to draft with");
+  }
+  std::shared_ptr<Model> model(new Model(std::move(source.description), source.stored, options));
+  model->path_ = path;
   return model;
 }
 
@@ -59,6 +60,16 @@ Model::Model(ModelDescription description, DType stored, const ModelOptions& opt
     for (const MixerSpec& mixer : layer.mixers) {
       std::visit([&](const auto& kind) { add_mixer(kind); }, mixer);
     }
+  }
+  if (!options.mtp) {
+    description_.spec.mtp.reset();
+    return;
+  }
+  REPLAYSSM_CHECK(spec().mtp.has_value(), "no drafting head");
+  add_mixer(spec().mtp->attention);
+  // Its tensors are all in use now.
+  if (description_.names.mtp) {
+    std::erase(description_.names.skipped_prefixes, description_.names.mtp->prefix);
   }
 }
 

@@ -25,6 +25,8 @@ struct ModelOptions {
   std::optional<DType> ring;
   // fp32 or bf16; absent: fp32 if the files hold fp32, else bf16. Also the type of the KV cache.
   std::optional<DType> activation;
+  // The drafting head is loaded and kept in step: its cache is one more attention layer's.
+  bool mtp = false;
 };
 
 struct RecurrentShape {
@@ -48,14 +50,15 @@ struct RopeShape {
 
 class Model {
  public:
-  // Reads a folder's configuration and the headers of its files.
-  static std::shared_ptr<const Model> load(const std::string& folder, const ModelOptions& options);
+  // Reads the configuration and the headers of a folder or GGUF file (model_source.h). Throws
+  // Error, too, if a drafting head is asked for and there is none.
+  static std::shared_ptr<const Model> load(const std::string& path, const ModelOptions& options);
   // The shape alone, as if the files held `stored`.
   static std::shared_ptr<const Model> of(const ModelDescription& description, DType stored,
                                          const ModelOptions& options);
 
   // That it was read from; empty for of().
-  const std::string& folder() const { return folder_; }
+  const std::string& path() const { return path_; }
   const ModelDescription& description() const { return description_; }
   const ModelSpec& spec() const { return description_.spec; }
   const ModelOptions& options() const { return options_; }
@@ -64,10 +67,13 @@ class Model {
   DType checkpoint() const { return checkpoint_; }
   DType ring() const { return ring_; }
   Grid grid() const { return grid_; }
-  // In the order of the layers; plans, pools and the forward pass count alike.
+  // In the order of the layers, the drafting head's attention last; plans, pools and the forward
+  // pass count alike.
   std::span<const RecurrentShape> recurrent() const { return recurrent_; }
   std::span<const AttentionShape> attention() const { return attention_; }
   std::span<const RopeShape> ropes() const { return ropes_; }
+  // Attention layers of the model proper: the head's is the one after them.
+  size_t n_target_attention() const { return attention_.size() - (spec().mtp ? 1 : 0); }
 
  private:
   Model(ModelDescription description, DType stored, const ModelOptions& options);
@@ -77,7 +83,7 @@ class Model {
   void add_mixer(const MlpSpec&) {}
   void add_mixer(const MoeSpec&) {}
 
-  std::string folder_;
+  std::string path_;
   ModelDescription description_;
   ModelOptions options_;
   DType stored_ = DType::kF32;

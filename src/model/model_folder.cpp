@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCachePrefix = "models--";
+constexpr std::string_view kGgufSuffix = ".gguf";
 constexpr size_t kMaxRefBytes = 256;
 
 bool is_there(const fs::path& path) {
@@ -113,7 +114,7 @@ std::optional<fs::path> model_inside(const fs::path& folder) {
     fail(at, ": holds an adapter, no model; merge it into its base model first");
   }
   if (holds(folder, ".gguf")) {
-    fail(at, ": holds GGUF files; a folder with config.json and safetensors files is needed");
+    fail(at, ": holds GGUF files; give one of them");
   }
   if (is_there(folder / "params.json")) {
     fail(at, ": has params.json, but no config.json; take the files in Hugging Face's form");
@@ -124,19 +125,39 @@ std::optional<fs::path> model_inside(const fs::path& folder) {
   fail(at, ": has no config.json; a model's folder is needed");
 }
 
+// "model-00001-of-00003.gguf" is "model".
+std::string gguf_name(const std::string& file) {
+  constexpr std::string_view kMark = "-00001-of-00003";
+  std::string name = file.substr(0, file.size() - kGgufSuffix.size());
+  if (name.size() <= kMark.size()) return name;
+  const std::string end = name.substr(name.size() - kMark.size());
+  for (size_t i = 0; i < kMark.size(); ++i) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(kMark[i])) != 0;
+    if (digit ? std::isdigit(static_cast<unsigned char>(end[i])) == 0 : end[i] != kMark[i]) {
+      return name;
+    }
+  }
+  return name.substr(0, name.size() - kMark.size());
+}
+
 }  // namespace
 
-std::string find_model_folder(const std::string& path) {
+bool is_gguf(const std::string& path) { return path.ends_with(kGgufSuffix); }
+
+std::string find_model(const std::string& path) {
   if (path.empty()) fail("the model's folder is empty; give a path or a name such as Org/Name");
   fs::path folder(path);
   if (!is_there(folder)) {
+    if (is_gguf(path)) fail(path, ": no such file");
     if (is_hub_name(path)) return from_hub(path);
     fail(path, ": no such folder");
   }
   if (!is_folder(folder)) {
+    if (is_gguf(path)) return path;
     const fs::path parent = folder.parent_path();
     fail(path, ": is a file; give the model's folder",
-         is_there(parent / "config.json") && !parent.empty() ? concat(", ", parent.string()) : "");
+         is_there(parent / "config.json") && !parent.empty() ? concat(", ", parent.string()) : "",
+         " or a .gguf file");
   }
   if (is_there(folder / "config.json")) return path;
   if (const auto snapshot = snapshot_of(folder)) folder = *snapshot;
@@ -144,9 +165,10 @@ std::string find_model_folder(const std::string& path) {
   return folder.string();
 }
 
-std::string model_name(const std::string& folder) {
+std::string model_name(const std::string& at) {
   std::error_code ignored;
-  fs::path path = fs::weakly_canonical(folder, ignored);
+  fs::path path = fs::weakly_canonical(at, ignored);
+  if (is_gguf(at)) return gguf_name(path.filename().string());
   if (!path.has_filename()) path = path.parent_path();
   const fs::path snapshots = path.parent_path();
   const std::string repository = snapshots.parent_path().filename().string();

@@ -61,6 +61,18 @@ ParameterCount count_parameters(const ModelSpec& spec) {
   return out;
 }
 
+ParameterCount count_parameters(const MtpSpec& mtp, int64_t hidden) {
+  const int64_t fc = 2 * hidden * hidden, norms = 5 * hidden;
+  ParameterCount out{fc + norms, fc + norms, fc};
+  for (const MixerSpec& mixer : {MixerSpec(mtp.attention), mtp.feed_forward}) {
+    const ParameterCount n = count_parameters(mixer, hidden);
+    out.total += n.total;
+    out.active += n.active;
+    out.projections += n.projections;
+  }
+  return out;
+}
+
 int64_t weight_bytes(const ParameterCount& count, bool fp8) {
   return 2 * count.total - (fp8 ? count.projections : 0);
 }

@@ -19,7 +19,8 @@ struct ParameterCount {
 
 // One mixer, without the norm before it.
 ParameterCount count_parameters(const MixerSpec& mixer, int64_t hidden);
-ParameterCount count_parameters(const ModelSpec& spec);
+ParameterCount count_parameters(const ModelSpec& spec);  // without a drafting head
+ParameterCount count_parameters(const MtpSpec& mtp, int64_t hidden);
 
 // Of the weights: 16 bits each, with `fp8` 8 for the projections.
 int64_t weight_bytes(const ParameterCount& count, bool fp8);

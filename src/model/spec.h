@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -99,6 +100,18 @@ struct LayerSpec {
   std::vector<MixerSpec> mixers;  // in order
 };
 
+// A multi-token-prediction head: one more layer with the model's attention, fed by what the model
+// already has. Entry s >= 1 of its cache and its draft of x_{s + 1} are
+//
+//   z_s = fc [norm_embedding(embed x_s); norm_hidden(h_{s-1})]     h: the model's final norm's
+//   output m_s = final_norm(layer(z_s)), head m_s -> logits of x_{s + 1}
+//
+// Drafts further on take m_s in place of h_s. Its norms are as the model's.
+struct MtpSpec {
+  AttentionSpec attention;
+  MixerSpec feed_forward;  // MlpSpec or MoeSpec
+};
+
 struct ModelSpec {
   std::string model_type;  // as in config.json, for people
   int64_t hidden = 0;
@@ -108,6 +121,7 @@ struct ModelSpec {
   bool zero_centred_norms = false;  // the model's norms multiply by 1 + w (a mixer's gated norm: w)
   bool tied = false;                // the output head is the embedding table
   std::vector<LayerSpec> layers;
+  std::optional<MtpSpec> mtp;
   std::vector<int32_t> eos_ids;  // may be empty
 };
 

@@ -114,6 +114,8 @@ ModelMemory memory_of(const StateSizes& sizes) {
     out.conv_slot += layer.conv_row_bytes() * layer.conv.ring_rows;
     out.conv_rows += layer.conv_row_bytes() * (layer.conv.width - 1);
   }
+  out.conv_slot += sizes.hidden.row_bytes * sizes.hidden.ring_rows;
+  out.conv_rows += sizes.hidden.row_bytes * (HiddenSizes::kWidth - 1);
   for (const KvSizes& layer : sizes.kv) {
     out.kv_page += layer.page_bytes;
     out.kv_token += layer.token_bytes;
@@ -146,6 +148,13 @@ StatePool take_pool(const StateSizes& sizes, const PoolSizes& slots, Arena& aren
     out.recurrent.push_back({part.checkpoint.data, reinterpret_cast<float*>(part.scale.data),
                              part.ring_value.data, part.ring_key.data,
                              reinterpret_cast<float*>(part.ring_gate.data), part.conv.data});
+    out.parts.layers.push_back(part);
+  }
+  if (const HiddenSizes& hidden = sizes.hidden; hidden.row_bytes > 0) {
+    StateParts::Layer part;
+    part.conv = take("conv", hidden.ring_rows * hidden.row_bytes, slots.ring_slots);
+    part.conv_ring_rows = hidden.ring_rows;
+    part.conv_width = HiddenSizes::kWidth;
     out.parts.layers.push_back(part);
   }
   for (const KvSizes& layer : sizes.kv) {

@@ -49,9 +49,18 @@ struct KvSizes {
   int64_t token_bytes = 0;
 };
 
+// Beside a drafting head: the model's last hidden states, one row a position. They are kept as the
+// inputs of a conv of width 2 are, so that h_{n-1} goes wherever conv rows go.
+struct HiddenSizes {
+  static constexpr int32_t kWidth = 2;
+  int64_t row_bytes = 0;  // 0: none
+  int64_t ring_rows = 0;
+};
+
 struct StateSizes {
   std::vector<RecurrentSizes> recurrent;
   std::vector<KvSizes> kv;
+  HiddenSizes hidden;
 };
 
 // What a model costs, by purpose.
@@ -101,10 +110,14 @@ struct StateParts {
     void add_conv_rows(int32_t slot, int64_t position, std::vector<MemorySpan>& to) const;
   };
 
-  std::vector<Layer> layers;  // recurrent
+  std::vector<Layer> layers;  // recurrent; beside a drafting head, last, that of hidden states
   std::vector<Slots> kv;      // pages of each attention layer
   Slots conv_beside;          // of checkpoint slots; see PoolSizes::snapshots
 
+  // The hidden state at a position, of the last few.
+  MemorySpan hidden(int32_t ring_slot, int64_t position) const {
+    return layers.back().conv_row(ring_slot, position);
+  }
   std::vector<MemorySpan> checkpoint(int32_t slot) const;
   std::vector<MemorySpan> ring(int32_t slot) const;
   std::vector<MemorySpan> page(int32_t page) const;

@@ -1,9 +1,13 @@
 #include "model/weight_files.h"
 
 #include <cstring>
+#include <optional>
+#include <unordered_map>
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "model/config.h"
+#include "model/formats/published.h"
 #include "model/quantization.h"
 
 namespace replayssm {
@@ -48,9 +52,43 @@ QuantHints read_hints(const std::string& path) {
   return hints;
 }
 
-}  // namespace
+class SafetensorsWeights final : public WeightFiles {
+ public:
+  SafetensorsWeights(const ModelDescription& model, const std::string& folder);
 
-WeightFiles::WeightFiles(const ModelDescription& model, const std::string& folder)
+  bool has(const std::string& name) const override;
+  MatrixFormat format_of(const std::string& name) const override;
+  DType dtype_of(const std::string& name) const override { return wide_dtype(files_.at(name)); }
+  ops::ConstMatrix rows(const MatrixPart& part, DType to) override;
+  const Fp8Matrix& fp8(const MatrixPart& part) override;
+  ops::QuantMatrix few_bits(const MatrixPart& part) override;
+  bool is_tiled(const std::string&) const override { return false; }
+  std::vector<float> vector(const std::string& name, int64_t n, VectorKind kind,
+                            int32_t width) override;
+  void check_tied_head() override;
+  void finish() override;
+  const std::vector<std::string>& skipped() const override { return skipped_; }
+  int64_t n_parameters() const override { return n_parameters_; }
+
+ private:
+  const TensorView& find(const MatrixPart& part) const;
+  const TensorView& find(const std::string& name, const std::vector<int64_t>& shape) const;
+  void mark(const TensorView& tensor, int64_t n);
+
+  const ModelDescription& model_;
+  TensorFiles files_;
+  QuantHints hints_;
+  std::unordered_map<const TensorView*, int64_t> taken_;  // elements
+  std::vector<std::string> skipped_;
+  int64_t n_parameters_ = 0;
+  // The last matrix that was read as FP8, and the last that was widened or copied.
+  std::optional<Fp8Matrix> fp8_;
+  const TensorView* copied_ = nullptr;
+  DType copied_dtype_ = DType::kF32;
+  Buffer copy_;
+};
+
+SafetensorsWeights::SafetensorsWeights(const ModelDescription& model, const std::string& folder)
     : model_(model),
       files_(TensorFiles::open_folder(folder)),
       hints_(read_hints(folder + "/config.json")) {
@@ -60,11 +98,11 @@ WeightFiles::WeightFiles(const ModelDescription& model, const std::string& folde
   }
 }
 
-bool WeightFiles::has(const std::string& name) const {
+bool SafetensorsWeights::has(const std::string& name) const {
   return files_.find(name) != nullptr || format_of_weight(files_, name).has_value();
 }
 
-MatrixFormat WeightFiles::format_of(const std::string& name) const {
+MatrixFormat SafetensorsWeights::format_of(const std::string& name) const {
   const auto module = format_of_weight(files_, name);
   if (module && is_served(module->format) && !is_wide_or_widened(*module)) {
     return MatrixFormat::kFewBits;
@@ -73,10 +111,8 @@ MatrixFormat WeightFiles::format_of(const std::string& name) const {
   return has(name + "_scale_inv") ? MatrixFormat::kFp8Block : MatrixFormat::kFp8Tensor;
 }
 
-DType WeightFiles::dtype_of(const std::string& name) const { return wide_dtype(files_.at(name)); }
-
-const TensorView& WeightFiles::find(const std::string& name,
-                                    const std::vector<int64_t>& shape) const {
+const TensorView& SafetensorsWeights::find(const std::string& name,
+                                           const std::vector<int64_t>& shape) const {
   const TensorView& tensor = files_.at(name);
   if (tensor.shape != shape) {
     TensorView expected;
@@ -87,13 +123,13 @@ const TensorView& WeightFiles::find(const std::string& name,
   return tensor;
 }
 
-const TensorView& WeightFiles::find(const MatrixPart& part) const {
+const TensorView& SafetensorsWeights::find(const MatrixPart& part) const {
   if (part.stack == 1) return find(part.name, {part.rows, part.cols});
   return find(part.name, {part.stack, part.rows / part.stack, part.cols});
 }
 
 // Parts of a tensor are taken one by one, each once.
-void WeightFiles::mark(const TensorView& tensor, int64_t n) {
+void SafetensorsWeights::mark(const TensorView& tensor, int64_t n) {
   int64_t& taken = taken_[&tensor];
   taken += n;
   n_parameters_ += n;
@@ -102,7 +138,7 @@ void WeightFiles::mark(const TensorView& tensor, int64_t n) {
   }
 }
 
-const Fp8Matrix& WeightFiles::fp8(const MatrixPart& part) {
+const Fp8Matrix& SafetensorsWeights::fp8(const MatrixPart& part) {
   const TensorView& tensor = find(part);
   if (!fp8_ || fp8_->values != &tensor) {
     fp8_ = read_fp8(files_, tensor);
@@ -112,7 +148,7 @@ const Fp8Matrix& WeightFiles::fp8(const MatrixPart& part) {
   return *fp8_;
 }
 
-ops::QuantMatrix WeightFiles::few_bits(const MatrixPart& part) {
+ops::QuantMatrix SafetensorsWeights::few_bits(const MatrixPart& part) {
   const std::string module = part.name.substr(0, part.name.rfind('.'));
   const auto stored = find_quantised(files_, module, part.rows, part.cols, hints_);
   REPLAYSSM_CHECK(stored.has_value(), part.name);
@@ -121,16 +157,16 @@ ops::QuantMatrix WeightFiles::few_bits(const MatrixPart& part) {
   return stored->matrix.slice_rows(part.first, part.n_rows);
 }
 
-ops::ConstMatrix WeightFiles::rows(const MatrixPart& part, DType fp8_to) {
+ops::ConstMatrix SafetensorsWeights::rows(const MatrixPart& part, DType to) {
   if (format_of(part.name) != MatrixFormat::kWide) {
     const Fp8Matrix& matrix = fp8(part);
-    if (copied_ != matrix.values || copied_dtype_ != fp8_to) {
-      copy_ = Buffer(static_cast<size_t>(part.rows * part.cols * dtype_bytes(fp8_to)));
-      widen_fp8(matrix, fp8_to, copy_.data());
+    if (copied_ != matrix.values || copied_dtype_ != to) {
+      copy_ = Buffer(static_cast<size_t>(part.rows * part.cols * dtype_bytes(to)));
+      widen_fp8(matrix, to, copy_.data());
       copied_ = matrix.values;
-      copied_dtype_ = fp8_to;
+      copied_dtype_ = to;
     }
-    return ops::ConstMatrix{copy_.data(), fp8_to, part.rows, part.cols, part.cols}.slice_rows(
+    return ops::ConstMatrix{copy_.data(), to, part.rows, part.cols, part.cols}.slice_rows(
         part.first, part.n_rows);
   }
   const TensorView& tensor = find(part);
@@ -149,8 +185,8 @@ ops::ConstMatrix WeightFiles::rows(const MatrixPart& part, DType fp8_to) {
   return all.slice_rows(part.first, part.n_rows);
 }
 
-std::vector<float> WeightFiles::vector(const std::string& name, int64_t n, VectorKind kind,
-                                       int32_t width) {
+std::vector<float> SafetensorsWeights::vector(const std::string& name, int64_t n, VectorKind kind,
+                                              int32_t width) {
   const bool conv = kind == VectorKind::kConvWeight;
   std::vector<int64_t> shape = {n};
   if (conv) {
@@ -163,16 +199,10 @@ std::vector<float> WeightFiles::vector(const std::string& name, int64_t n, Vecto
   const TensorView& tensor = find(name, shape);
   wide_dtype(tensor);
   mark(tensor, n);
-  std::vector<float> values = read_fp32(tensor);
-  if (!conv) return values;
-  // Files keep the taps of a channel together.
-  std::vector<float> by_tap(values.size());
-  const auto taps = static_cast<size_t>(width), channels = values.size() / taps;
-  for (size_t i = 0; i < values.size(); ++i) by_tap[i % taps * channels + i / taps] = values[i];
-  return by_tap;
+  return conv ? taps_first(read_fp32(tensor), width) : read_fp32(tensor);
 }
 
-void WeightFiles::check_tied_head() {
+void SafetensorsWeights::check_tied_head() {
   const TensorNames& names = model_.names;
   if (!model_.spec.tied || !has(names.lm_head)) return;
   const std::vector<int64_t> shape = {model_.spec.vocab, model_.spec.hidden};
@@ -187,7 +217,7 @@ void WeightFiles::check_tied_head() {
   }
 }
 
-void WeightFiles::finish() {
+void SafetensorsWeights::finish() {
   for (const TensorView& tensor : files_.tensors()) {
     if (taken_.contains(&tensor)) continue;
     // Scales of an FP8 KV cache are known and not run.
@@ -200,6 +230,20 @@ void WeightFiles::finish() {
     }
     skipped_.push_back(tensor.name);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<WeightFiles> open_safetensors(const ModelDescription& model,
+                                              const std::string& folder) {
+  return std::make_unique<SafetensorsWeights>(model, folder);
+}
+
+std::vector<float> taps_first(const std::vector<float>& weight, int32_t width) {
+  std::vector<float> out(weight.size());
+  const auto taps = static_cast<size_t>(width), channels = weight.size() / taps;
+  for (size_t i = 0; i < weight.size(); ++i) out[i % taps * channels + i / taps] = weight[i];
+  return out;
 }
 
 DType stored_dtype(const ModelDescription& model, const TensorFiles& files) {

@@ -3,17 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "core/memory.h"
 #include "model/families/family.h"
-#include "model/formats/published.h"
 #include "model/fp8.h"
 #include "model/safetensors.h"
 #include "ops/matrix.h"
+#include "ops/quant.h"
 
 namespace replayssm {
 
@@ -39,51 +37,47 @@ enum class MatrixFormat {
   kWide,       // F32, F16 or BF16
   kFp8Tensor,  // E4M3 with one scale
   kFp8Block,   // E4M3 with a scale for each 128 x 128 block
-  kFewBits,    // as model/formats/published.h reads it
+  kFewBits,    // as model/formats/published.h or gguf_model.h reads it
 };
 
+// Of a folder of safetensors or of a GGUF file (open_weights() in model_source.h).
 class WeightFiles {
  public:
-  WeightFiles(const ModelDescription& model, const std::string& folder);
+  virtual ~WeightFiles() = default;
 
-  bool has(const std::string& name) const;
-  MatrixFormat format_of(const std::string& name) const;
+  virtual bool has(const std::string& name) const = 0;
+  virtual MatrixFormat format_of(const std::string& name) const = 0;
   // Of a wide matrix, unchecked.
-  DType dtype_of(const std::string& name) const;
+  virtual DType dtype_of(const std::string& name) const = 0;
 
-  // The part's rows, aligned; FP8 widened to `fp8_to`, fp32 or bf16. Valid until the next call.
-  ops::ConstMatrix rows(const MatrixPart& part, DType fp8_to);
+  // The part's rows, aligned; FP8, and of GGUF few bits, widened to `to`, fp32 or bf16. Valid until
+  // the next call.
+  virtual ops::ConstMatrix rows(const MatrixPart& part, DType to) = 0;
   // An FP8 matrix as it is kept; whole: the part says which rows are used.
-  const Fp8Matrix& fp8(const MatrixPart& part);
+  virtual const Fp8Matrix& fp8(const MatrixPart& part) = 0;
   // The part's rows in few bits; reads from the files, which must outlive it.
-  ops::QuantMatrix few_bits(const MatrixPart& part);
+  virtual ops::QuantMatrix few_bits(const MatrixPart& part) = 0;
+  // Whether few_bits() gives a GDN layer's output projection with its value heads tiled
+  // (GdnWeights::tiled).
+  virtual bool is_tiled(const std::string& name) const = 0;
   // fp32 [n]. kConvWeight comes as [width, n / width], as the kernels take it.
-  std::vector<float> vector(const std::string& name, int64_t n, VectorKind kind, int32_t width);
+  virtual std::vector<float> vector(const std::string& name, int64_t n, VectorKind kind,
+                                    int32_t width) = 0;
   // A tied model's file may hold the head too: refuses one that differs from the embedding.
-  void check_tied_head();
+  virtual void check_tied_head() = 0;
 
   // Refuses tensors that nobody asked for, but for those that are known and not run.
-  void finish();
-  const std::vector<std::string>& skipped() const { return skipped_; }
-  int64_t n_parameters() const { return n_parameters_; }  // of what was taken, without scales
-
- private:
-  const TensorView& find(const MatrixPart& part) const;
-  const TensorView& find(const std::string& name, const std::vector<int64_t>& shape) const;
-  void mark(const TensorView& tensor, int64_t n);
-
-  const ModelDescription& model_;
-  TensorFiles files_;
-  QuantHints hints_;
-  std::unordered_map<const TensorView*, int64_t> taken_;  // elements
-  std::vector<std::string> skipped_;
-  int64_t n_parameters_ = 0;
-  // The last matrix that was read as FP8, and the last that was widened or copied.
-  std::optional<Fp8Matrix> fp8_;
-  const TensorView* copied_ = nullptr;
-  DType copied_dtype_ = DType::kF32;
-  Buffer copy_;
+  virtual void finish() = 0;
+  virtual const std::vector<std::string>& skipped() const = 0;
+  virtual int64_t n_parameters() const = 0;  // of what was taken, without scales
 };
+
+std::unique_ptr<WeightFiles> open_safetensors(const ModelDescription& model,
+                                              const std::string& folder);
+std::unique_ptr<WeightFiles> open_gguf(const std::string& path);
+
+// [width, channels], as the kernels take a convolution, of [channels, width], as files keep it.
+std::vector<float> taps_first(const std::vector<float>& weight, int32_t width);
 
 // The type in which the files keep the model: that of its embedding table.
 DType stored_dtype(const ModelDescription& model, const TensorFiles& files);

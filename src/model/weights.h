@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct GdnWeights {
   const float *a_log = nullptr, *dt_bias = nullptr;  // [n_value_heads]
   const float* norm = nullptr;                       // [value_dim], shared by the heads
   typename Types::Linear out;                        // value_size -> hidden
+  // `out` takes its value heads tiled: head h stands at h % share * n_key_heads + h / share, where
+  // a key head has `share` value heads.
+  bool tiled = false;
 };
 
 template <typename Types>
@@ -72,11 +76,21 @@ struct MixerWeights {
 };
 
 template <typename Types>
+struct MtpWeights {
+  typename Types::Linear fc;  // embedding | hidden state -> hidden
+  const float *norm_embedding = nullptr, *norm_hidden = nullptr, *final_norm = nullptr;  // [hidden]
+  MixerWeights<Types> attention, feed_forward;
+};
+
+template <typename Types>
 struct ModelWeights {
-  ops::ConstMatrix embedding = {};    // [vocab, hidden]; data null: the head's table is read
-  typename Types::Linear head;        // hidden -> vocab
-  const float* final_norm = nullptr;  // [hidden]
+  // [vocab, hidden]; data null: `table` is read, or without one the head's.
+  ops::ConstMatrix embedding = {};
+  typename Types::Linear table;                          // of few bits
+  typename Types::Linear head;                           // hidden -> vocab
+  const float* final_norm = nullptr;                     // [hidden]
   std::vector<std::vector<MixerWeights<Types>>> mixers;  // [layer][mixer]; a layer has one at least
+  std::optional<MtpWeights<Types>> mtp;
 
   // The mixer after mixers[i][j]; null after the last.
   const MixerWeights<Types>* after(size_t i, size_t j) const {

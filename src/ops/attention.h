@@ -1,7 +1,7 @@
 // Causal attention over a paged KV cache.
 //
-//   out[t, h] = sum_{j=0..p} softmax_j(scale * q[t, h] . k[j, g]) v[j, g],   p the position of t,
-//   g = h / (n_heads / n_kv_heads)
+//   out[t, h] = sum_{j=f..p} softmax_j(scale * q[t, h] . k[j, g]) v[j, g],   p the position of t,
+//   g = h / (n_heads / n_kv_heads), f = AttentionRow::first, mostly 0
 //
 // Scores and sums are fp32; k and v are rounded once, to the cache's dtype. Positions go in tiles
 // of 64 by absolute position; a tile gives (max, sum, weighted v), tiles are merged in order by
@@ -46,7 +46,11 @@ struct AttentionRow {
   int64_t start = 0;
   int32_t n_tokens = 0;
   int64_t token = 0;
+  // Positions before it are left out: at most kMaxFirst, and start >= first. They hold finite
+  // values.
+  int32_t first = 0;
 };
+constexpr int32_t kMaxFirst = kKvPage;
 
 // Writes k and v [tokens, n_kv_heads, head_dim] (fp32 or bf16) of every row's window to its pages.
 // Rows must not share the pages that they write.

@@ -34,6 +34,15 @@ struct GatedNorm {
   NormWeight weight;       // [cols], or [group_size] if shared_weight
   bool shared_weight = false;
   float eps = 1e-6f;
+  // Above 0: of n groups, group g goes to where group g % share * tile + g / share was, with
+  // share = n / tile; out is then neither y nor z.
+  int64_t tile = 0;
+
+  int64_t place_of(int64_t group, int64_t n_groups) const {
+    if (tile == 0) return group;
+    const int64_t share = n_groups / tile;
+    return group % share * tile + group / share;
+  }
 };
 
 // y, z, out [rows, cols], fp32 or bf16 each; out may be y or z.

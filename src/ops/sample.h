@@ -6,9 +6,9 @@
 //                order, hold less than top_p; 1 keeps all; the first is always kept
 //   min_p        drops tokens less likely than min_p times the likeliest; 0 drops none
 //
-// in that order (the usual one). The kept token whose interval of the cumulative distribution, in
-// index order, holds u is drawn; u = 53 bits of Philox4x32-10 with key `seed` and counter
-// `position`.
+// in that order (the usual one). Of the tokens kept, the one of the largest score of ops/gumbel.h
+// is drawn, the lower index on a tie. Equal logits give equal draws on the CPU and on CUDA, but for
+// a token whose weight lies within rounding of top_p's or min_p's edge.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +37,6 @@ struct SampleResult {
   int32_t token = -1;
 };
 
-// The draw in [0, 1) for (seed, position).
-double uniform_at(uint64_t seed, int64_t position);
-
 // ln softmax(logits)[token], by a double sum; NaN if a logit is NaN.
 double log_prob(const Context& context, const float* logits, int64_t n_vocab, int32_t token);
 
@@ -54,8 +51,10 @@ class Sampler {
     float weight;
     int32_t token;
   };
-  SampleResult draw_all(double u) const;
-  SampleResult draw_filtered(const float* logits, const SamplerParams& params, double u);
+  SampleResult draw_all(const float* logits, float most, const SamplerParams& params,
+                        int64_t position) const;
+  SampleResult draw_filtered(const float* logits, float most, const SamplerParams& params,
+                             int64_t position);
 
   Isa isa_;
   int64_t n_vocab_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "model/forward.h"
 #include "model/model.h"
 #include "model/state.h"
@@ -49,6 +50,11 @@ class Backend {
   virtual bool overlaps() const = 0;
   // It draws the rows that are wanted.
   virtual bool draws() const = 0;
+  // One pass of the model's drafting head, with no other pass under way; logits [rows.size(),
+  // vocab] in host memory, valid until the next pass. Only of models with ModelOptions::mtp.
+  virtual const float* draft(std::span<const DraftRow>) {
+    REPLAYSSM_CHECK(false, "a drafting head on a device that refuses such models");
+  }
   // launch() and wait(), with no other pass under way.
   PassResult run(const ForwardBatch& batch, std::span<const DrawRow> draws) {
     launch(batch, draws);

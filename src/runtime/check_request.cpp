@@ -86,6 +86,9 @@ std::optional<Refusal> check_request(const GenerationRequest& r, const Model& mo
   if (r.draft == DraftMode::kModel && options.draft_model == nullptr) {
     return invalid("draft", "the engine has no draft model");
   }
+  if (r.draft == DraftMode::kMtp && !model.spec().mtp) {
+    return invalid("draft", "the engine runs without the model's drafting head");
+  }
   if (!r.scripted_drafts.empty() && !options.test_hooks) {
     return invalid("scripted_drafts", "need test hooks");
   }

@@ -68,7 +68,11 @@ Choice::Drawn Choice::draw(DrawMemory& memory, std::span<const float> logits, in
     for (const float logit : logits) {
       if (std::isnan(logit)) return {Status::kError, -1, {}, concat("NaN logits at ", position)};
     }
-    constraint_->allowed(memory.allowed);
+    try {
+      constraint_->allowed(memory.allowed);
+    } catch (const std::exception& e) {
+      return {Status::kError, -1, {}, e.what()};
+    }
     if (std::ranges::find_if(memory.allowed, [](uint8_t a) { return a != 0; }) ==
         memory.allowed.end()) {
       return {Status::kConstraintDone, -1, {}, {}};
@@ -83,11 +87,15 @@ Choice::Drawn Choice::draw(DrawMemory& memory, std::span<const float> logits, in
     out.logprob = logprob_of(memory.context, logits, out.token, request_.logprobs);
   }
   if (out.status == Status::kStop) return out;
-  if (masks && !constraint_->accept(out.token)) {
-    return {Status::kError,
-            -1,
-            {},
-            concat("the grammar refuses a token that it allowed at ", position)};
+  try {
+    if (masks && !constraint_->accept(out.token)) {
+      return {Status::kError,
+              -1,
+              {},
+              concat("the grammar refuses a token that it allowed at ", position)};
+    }
+  } catch (const std::exception& e) {
+    return {Status::kError, -1, {}, e.what()};
   }
   if (adjusts_) ++seen_[out.token];
   return out;
@@ -114,9 +122,12 @@ Choice::Drawn Choice::take(const ops::SampleResult& drawn, int64_t position) con
 
 std::vector<int32_t> Choice::possible(std::vector<int32_t> drafts) const {
   if (constraint_ == nullptr) return drafts;
-  const auto walk = constraint_->clone();
   size_t n = 0;
-  while (n < drafts.size() && walk->accept(drafts[n])) ++n;
+  try {
+    const auto walk = constraint_->clone();
+    while (n < drafts.size() && walk->accept(drafts[n])) ++n;
+  } catch (const std::exception&) {  // draw() meets it too, and tells
+  }
   drafts.resize(n);
   return drafts;
 }

@@ -1,5 +1,6 @@
 // Drafters: they propose the tokens after the last one; the target draws its own token at each
-// position and a draft stands if and only if it equals it. So a drafter changes speed, never text.
+// position and a draft is accepted if and only if it equals it. So a drafter changes speed, never
+// text.
 #pragma once
 
 #include <cstdint>

@@ -35,9 +35,9 @@ double StepCost::per_token() const {
 int32_t DraftPolicy::next(const StepCost& cost) {
   if (!adaptive_) return most_;
   if (++steps_ % kPlainStep == kPlainStep / 4) return 0;
-  const double price = cost.rate() * (cost.per_token() + cost.per_draft());
+  const double threshold = cost.rate() * (cost.per_token() + cost.per_draft());
   int32_t k = 0;
-  for (double stands = acceptance(); k < most_ && stands > price; stands *= acceptance()) ++k;
+  for (double chance = acceptance(); k < most_ && chance > threshold; chance *= acceptance()) ++k;
   if (k > 0) {
     idle_ = 0;
     wait_ = 16;

@@ -56,6 +56,8 @@ const EngineOptions& checked(const EngineOptions& o, const Model& model) {
         model.options().max_window);
   check(o.draft != DraftMode::kModel || o.draft_model != nullptr, "draft_model",
         "is missing; draft names it");
+  check(o.draft != DraftMode::kMtp || model.spec().mtp, "draft",
+        "is the model's drafting head; the model was loaded without one");
   if (o.draft_model != nullptr) {
     check(o.draft_model->spec().vocab == model.spec().vocab, "draft_model", "has ",
           o.draft_model->spec().vocab, " vocabulary entries, the model ", model.spec().vocab);

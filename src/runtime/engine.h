@@ -25,7 +25,8 @@ namespace replayssm {
 using RequestId = uint64_t;
 
 // Which ids may come next, given the ids so far: a grammar. One object serves one choice of one
-// request and is called on the engine's thread alone.
+// request and is called on the engine's thread alone. What it throws ends that choice with an
+// error.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -44,7 +45,7 @@ struct Penalties {
   std::vector<std::pair<int32_t, float>> bias;  // (id, added to its logit)
 };
 
-enum class DraftMode : int32_t { kDefault, kNone, kNgram, kModel };
+enum class DraftMode : int32_t { kDefault, kNone, kNgram, kModel, kMtp };
 
 struct GenerationRequest {
   std::string name;  // the caller's request id: logs, trace

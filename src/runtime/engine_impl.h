@@ -131,7 +131,7 @@ class EngineImpl final : public Engine {
                                 const PassResult& pass, RowResult& result);
   void keep_text(LiveRequest& live, const Flight& flight, size_t i,
                  const RowResult::Choice& choice);
-  bool drafts_by_model(const GenerationRequest& request) const;
+  bool drafts_by(DraftMode mode, const GenerationRequest& request) const;
   void drop_waiting_drafters();
   void trace_step(const Flight& flight, double passed);
   void note_admissions();

@@ -31,9 +31,9 @@ void EngineImpl::act(std::span<const Action> actions) {
   }
 }
 
-bool EngineImpl::drafts_by_model(const GenerationRequest& r) const {
-  const DraftMode mode = r.draft == DraftMode::kDefault ? options_.draft : r.draft;
-  return r.scripted_drafts.empty() && mode == DraftMode::kModel;
+bool EngineImpl::drafts_by(DraftMode mode, const GenerationRequest& r) const {
+  return r.scripted_drafts.empty() &&
+         mode == (r.draft == DraftMode::kDefault ? options_.draft : r.draft);
 }
 
 // A preempted text's draft state goes with its memory.
@@ -73,7 +73,8 @@ void EngineImpl::propose(Flight& flight) {
     flight.cost.drafted += std::ssize(drafts);
     live_.at(rows[i].key.request).usage.drafted += std::ssize(drafts);
   };
-  std::vector<size_t> job_rows;
+  std::vector<size_t> job_rows, mtp_rows;
+  std::vector<MtpJob> mtp_jobs;
   for (size_t i = 0; i < rows.size(); ++i) {
     const StepRow& row = rows[i];
     const auto& tokens = scheduler_.find(row.key)->spec.tokens;
@@ -82,7 +83,15 @@ void EngineImpl::propose(Flight& flight) {
     if (row.max_drafts == 0) continue;
     LiveRequest::Part& part = part_of(row);
     const GenerationRequest& request = live_.at(row.key.request).request;
-    if (drafts_by_model(request)) {
+    if (drafts_by(DraftMode::kMtp, request)) {
+      mtp_jobs.push_back(
+          {{flight.fed[i].back(), row.row.start, row.pages.data(), row.row.ring_slot},
+           row.max_drafts,
+           part.choice.sampling()});
+      mtp_rows.push_back(i);
+      continue;
+    }
+    if (drafts_by(DraftMode::kModel, request)) {
       if (part.draft_text == nullptr) {
         part.draft_text = std::make_unique<ModelDrafts::Text>(*draft_model_);
       }
@@ -95,6 +104,10 @@ void EngineImpl::propose(Flight& flight) {
                                                      : make_script_drafter(request.scripted_drafts);
     }
     take(i, part.drafter->propose(tokens, row.max_drafts));
+  }
+  if (!mtp_jobs.empty()) {
+    executor_.draft(draw_.sampler, mtp_jobs);
+    for (size_t j = 0; j < mtp_jobs.size(); ++j) take(mtp_rows[j], mtp_jobs[j].drafts);
   }
   if (jobs.empty()) return;
   // A long prompt is read over several steps, beside what the others' texts have gained.
@@ -526,14 +539,14 @@ void EngineImpl::cancel_now(RequestId id) {
 
 void EngineImpl::publish_stats() {
   EngineStats stats = counts_;
-  stats.slots = scheduler_.slots().size();
-  stats.slots_free = scheduler_.slots().n_free();
-  stats.rings = scheduler_.rings().size();
-  stats.rings_free = scheduler_.rings().n_free();
-  stats.pages = scheduler_.pages().size();
-  stats.pages_free = scheduler_.pages().n_free();
-  stats.snapshots = scheduler_.cache().n_snapshots();
-  stats.snapshot_pages = scheduler_.cache().n_pages();
+  stats.slots = scheduler_.memory().slots().size();
+  stats.slots_free = scheduler_.memory().slots().n_free();
+  stats.rings = scheduler_.memory().rings().size();
+  stats.rings_free = scheduler_.memory().rings().n_free();
+  stats.pages = scheduler_.memory().pages().size();
+  stats.pages_free = scheduler_.memory().pages().n_free();
+  stats.snapshots = scheduler_.memory().cache().n_snapshots();
+  stats.snapshot_pages = scheduler_.memory().cache().n_pages();
   stats.snapshot_bytes = stats.snapshots * scheduler_.options().slot_bytes +
                          stats.snapshot_pages * scheduler_.options().page_bytes;
   if (host_tier_) {
@@ -541,7 +554,7 @@ void EngineImpl::publish_stats() {
     stats.host_snapshot_bytes = host_tier_->bytes();
   }
   stats.preemptions = scheduler_.n_preemptions();
-  stats.evicted = scheduler_.cache().n_evicted();
+  stats.evicted = scheduler_.memory().cache().n_evicted();
   if (tier_) stats.refused_corrupt = tier_->n_refused();
   const StateTraffic& traffic = executor_.traffic();
   stats.state_bytes_moved = traffic.read + traffic.written;

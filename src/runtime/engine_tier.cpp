@@ -88,7 +88,7 @@ StateBytes EngineImpl::read_state(int32_t slot, std::span<const int32_t> pages) 
   return state;
 }
 
-// A snapshot that the cache gives up goes to host memory, and what must leave that to disk.
+// A snapshot that the cache evicts goes to host memory; what host memory evicts goes to disk.
 void EngineImpl::keep_below(const PrefixCache::Evicted& gone) {
   const bool known = host_tier_ ? host_tier_->use(gone.tokens) : tier_ && tier_->has(gone.tokens);
   if (known) return;
@@ -106,7 +106,7 @@ void EngineImpl::keep_all_on_disk() {
     for (const auto& snapshot : host_tier_->all()) tier_->keep(*snapshot);
     host_tier_.reset();
   }
-  for (const auto& snapshot : scheduler_.cache().all()) keep_below(snapshot);
+  for (const auto& snapshot : scheduler_.memory().cache().all()) keep_below(snapshot);
 }
 
 // Makes the cache know the state in `file`, if there is room.
@@ -120,7 +120,7 @@ void EngineImpl::take_in(const SnapshotFile& file) {
 void EngineImpl::fetch_from_below(const GenerationRequest& request) {
   if (!options_.prefix_cache || request.prompt_logprobs >= 0) return;
   const int64_t most = std::ssize(request.prompt) - 1;
-  int64_t known = scheduler_.cache().peek(request.prompt, most).position;
+  int64_t known = scheduler_.memory().cache().peek(request.prompt, most).position;
   HostTier::Snapshot near;
   if (host_tier_) near = host_tier_->longest(request.prompt, known, most);
   if (near != nullptr) known = near->position;
@@ -136,7 +136,7 @@ void EngineImpl::fetch_from_below(const GenerationRequest& request) {
 // A text with the longest state of it that is known.
 SnapshotFile EngineImpl::file_of(std::vector<int32_t> text) const {
   SnapshotFile file;
-  const auto hit = scheduler_.cache().peek(text, std::ssize(text));
+  const auto hit = scheduler_.memory().cache().peek(text, std::ssize(text));
   file.position = hit.position;
   if (hit.position > 0) file.state = read_state(hit.slot, hit.pages);
   file.tokens = std::move(text);

@@ -17,42 +17,39 @@ PoolSizes with_snapshots(PoolSizes sizes) {
 
 }  // namespace
 
-Executor::Executor(const Model& model, const ModelMemory& memory, const Device& device,
-                   PoolSizes sizes, const ForwardLimits& limits)
-    : model_(model), memory_(memory), backend_(device.make(model, with_snapshots(sizes), limits)) {
-  rows_.reserve(static_cast<size_t>(limits.max_rows));
-  tokens_.reserve(static_cast<size_t>(limits.max_tokens));
-  logit_tokens_.reserve(static_cast<size_t>(limits.max_logits));
-}
-
-void Executor::save_conv(int32_t ring_slot, int32_t slot, int64_t position) {
-  const StateParts& parts = backend_->parts();
-  backend_->copy(parts.conv_rows(ring_slot, position), parts.conv_rows_beside(slot, position));
-}
-
-void Executor::act(const Action& action) {
-  const StateParts& parts = backend_->parts();
+void act(Backend& backend, const Action& action) {
+  const StateParts& parts = backend.parts();
   switch (action.kind) {
     case Action::Kind::kCopyPage:
-      return backend_->copy(parts.page(action.a), parts.page(action.b));
+      return backend.copy(parts.page(action.a), parts.page(action.b));
     case Action::Kind::kCopyRing:
-      return backend_->copy(parts.ring(action.a), parts.ring(action.b));
+      return backend.copy(parts.ring(action.a), parts.ring(action.b));
+    case Action::Kind::kCopyCheckpoint:
+      return backend.copy(parts.checkpoint(action.a), parts.checkpoint(action.b));
     case Action::Kind::kSaveConv:
-      return save_conv(action.a, action.b, action.position);
+      return backend.copy(parts.conv_rows(action.a, action.position),
+                          parts.conv_rows_beside(action.b, action.position));
     case Action::Kind::kLoadConv:
-      return backend_->copy(parts.conv_rows_beside(action.a, action.position),
-                            parts.conv_rows(action.b, action.position));
+      return backend.copy(parts.conv_rows_beside(action.a, action.position),
+                          parts.conv_rows(action.b, action.position));
     case Action::Kind::kPoisonCheckpoint:
-      return backend_->poison(parts.checkpoint(action.a));
+      return backend.poison(parts.checkpoint(action.a));
     case Action::Kind::kPoisonRing:
-      return backend_->poison(parts.ring(action.a));
+      return backend.poison(parts.ring(action.a));
     case Action::Kind::kPoisonPage:
-      return backend_->poison(parts.page(action.a));
+      return backend.poison(parts.page(action.a));
     case Action::Kind::kEvict:
       break;
   }
   REPLAYSSM_CHECK(false, "no action of memory");
 }
+
+Executor::Executor(const Model& model, const ModelMemory& memory, const Device& device,
+                   PoolSizes sizes, const ForwardLimits& limits)
+    : model_(model),
+      memory_(memory),
+      backend_(device.make(model, with_snapshots(sizes), limits)),
+      windows_(limits) {}
 
 int64_t Executor::n_logits(const StepRow& row, int64_t n_tokens) {
   if (row.phase == Phase::kStep || row.all_logits) return n_tokens;
@@ -61,27 +58,18 @@ int64_t Executor::n_logits(const StepRow& row, int64_t n_tokens) {
 
 void Executor::launch(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens,
                       std::span<const DrawRow> draws) {
-  rows_.clear();
-  tokens_.clear();
-  logit_tokens_.clear();
+  windows_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
-    ForwardRow row;
-    row.row = rows[i].row;
-    row.row.token = std::ssize(tokens_);
-    row.row.n_tokens = static_cast<int32_t>(tokens[i].size());
-    row.phase = rows[i].phase;
-    row.pages = rows[i].pages.data();
-    rows_.push_back(row);
-    tokens_.insert(tokens_.end(), tokens[i].begin(), tokens[i].end());
-    for (int64_t j = n_logits(rows[i], std::ssize(tokens[i])); j > 0; --j) {
-      logit_tokens_.push_back(std::ssize(tokens_) - j);
-    }
-    traffic_.add(memory_, model_, row.row, row.phase == Phase::kSweep);
+    const StepRow& row = rows[i];
+    const Row& packed = windows_.add(row.row, row.phase, row.pages.data(), tokens[i],
+                                     n_logits(row, std::ssize(tokens[i])));
+    traffic_.add(memory_, model_, packed, row.phase == Phase::kSweep);
   }
-  backend_->launch({rows_, tokens_, logit_tokens_}, draws);
+  backend_->launch(windows_.batch(), draws);
   for (const StepRow& row : rows) {
     if (!row.save_conv) continue;
-    save_conv(row.row.ring_slot, row.row.write_slot, row.row.start + row.row.n_tokens);
+    const Row& r = row.row;
+    act({Action::Kind::kSaveConv, r.ring_slot, r.write_slot, r.start + r.n_tokens, {}});
   }
 }
 
@@ -147,7 +135,7 @@ uint64_t Executor::state_hash(const SequenceState& state, std::span<const int32_
     backend_->read(rows, bytes.data());
     sum.add(bytes.data(), bytes.size());
   }
-  for (size_t i = 0; i < model_.attention().size(); ++i) {
+  for (size_t i = 0; i < model_.n_target_attention(); ++i) {
     for (int64_t t = 0; t < state.n; t += ops::kKvPage) {
       const auto values = backend_->page_values(i, pages[static_cast<size_t>(t / ops::kKvPage)]);
       const size_t each = values.size() / ops::kKvPage;

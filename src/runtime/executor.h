@@ -9,6 +9,8 @@
 
 #include "model/forward.h"
 #include "runtime/backend.h"
+#include "runtime/mtp_drafts.h"
+#include "runtime/packed_windows.h"
 #include "runtime/step_plan.h"
 #include "runtime/traffic.h"
 
@@ -16,14 +18,16 @@ namespace replayssm {
 
 class Checksum;
 
+// Any action but kEvict.
+void act(Backend& backend, const Action& action);
+
 class Executor {
  public:
   // The model must outlive it, memory is its on the device; sizes.snapshots is taken as set.
   Executor(const Model& model, const ModelMemory& memory, const Device& device, PoolSizes sizes,
            const ForwardLimits& limits);
 
-  // Any action but kEvict.
-  void act(const Action& action);
+  void act(const Action& action) { replayssm::act(*backend_, action); }
 
   // Starts one pass over the rows; tokens[i] are the ids of row i's window. Logits come in the
   // order of the rows: every token's for all_logits rows and for steps, the last's for sweeps that
@@ -32,6 +36,10 @@ class Executor {
   void launch(std::span<const StepRow> rows, std::span<const std::vector<int32_t>> tokens,
               std::span<const DrawRow> draws);
   PassResult wait() { return backend_->wait(); }
+  // Drafts of the model's own head, between two passes.
+  void draft(ops::Sampler& sampler, std::span<MtpJob> jobs) {
+    draft_by_mtp(*backend_, sampler, model_.spec().vocab, jobs);
+  }
   bool overlaps() const { return backend_->overlaps(); }
   bool draws() const { return backend_->draws(); }
   // Logit rows that run() gives for a row with so many tokens.
@@ -45,8 +53,8 @@ class Executor {
                       std::span<const std::byte> bytes);
 
   // XXH3 over what a text's state is: the checkpoint at g(n), ring rows [g(n), n), conv rows
-  // [n - w + 1, n), and k and v of [0, n). A checkpoint that lags is folded to `spare_slot`; the
-  // text stays as it is.
+  // [n - w + 1, n), and k and v of [0, n): the model's own, not its drafting head's. A checkpoint
+  // that lags is folded to `spare_slot`; the text stays as it is.
   uint64_t state_hash(const SequenceState& state, std::span<const int32_t> pages,
                       int32_t spare_slot);
 
@@ -58,16 +66,11 @@ class Executor {
   int64_t bytes() const { return backend_->state_bytes() + backend_->scratch_bytes(); }
 
  private:
-  void save_conv(int32_t ring_slot, int32_t slot, int64_t position);
-
   const Model& model_;
   ModelMemory memory_;
   std::unique_ptr<Backend> backend_;
   StateTraffic traffic_;
-
-  std::vector<ForwardRow> rows_;
-  std::vector<int32_t> tokens_;
-  std::vector<int64_t> logit_tokens_;
+  PackedWindows windows_;
 };
 
 }  // namespace replayssm

@@ -74,6 +74,8 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
   const StateTraffic traffic_start = runner.traffic();
 
   const int32_t max_drafts = std::min(params.draft_tokens, runner.model().options().max_window - 1);
+  stats.drafted_by_depth.resize(static_cast<size_t>(max_drafts));
+  stats.accepted_by_depth.resize(static_cast<size_t>(max_drafts));
   bool more = wanted > 0 && take(draw(sampler, logits, params.sampling, stats.prompt_tokens));
   std::vector<int32_t> fed;
   while (more) {
@@ -81,8 +83,10 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
     const int64_t left = wanted - stats.new_tokens;
     const int32_t k = static_cast<int32_t>(std::min<int64_t>(max_drafts, left - 1));
     fed.assign(1, tokens.back());
-    if (drafter != nullptr && k > 0) {
-      const std::vector<int32_t> drafts = drafter->propose(tokens, k);
+    if (k > 0 && (params.mtp || drafter != nullptr)) {
+      const std::vector<int32_t> drafts =
+          params.mtp ? runner.draft(sequence.id(), tokens.back(), k, sampler, params.sampling)
+                     : drafter->propose(tokens, k);
       fed.insert(fed.end(), drafts.begin(), drafts.end());
     }
     Window window;
@@ -92,16 +96,21 @@ GenerateStats generate(Runner& runner, ops::Sampler& sampler, Drafter* drafter,
     logits = runner.run({&window, 1});
     ++stats.steps;
     stats.drafted += static_cast<int64_t>(fed.size()) - 1;
-    size_t stand = 0;
+    const int64_t accepted_before = stats.accepted;
+    size_t n_committed = 0;
     for (bool agrees = true; agrees && more;) {
-      const int32_t id = draw(sampler, logits + static_cast<int64_t>(stand) * vocab,
+      const int32_t id = draw(sampler, logits + static_cast<int64_t>(n_committed) * vocab,
                               params.sampling, static_cast<int64_t>(tokens.size()));
-      ++stand;
-      agrees = stand < fed.size() && fed[stand] == id;
+      ++n_committed;
+      agrees = n_committed < fed.size() && fed[n_committed] == id;
       if (agrees) ++stats.accepted;
       more = take(id);
     }
-    runner.advance(sequence.id(), static_cast<int64_t>(stand));
+    for (size_t i = 0; i + 1 < fed.size(); ++i) {
+      ++stats.drafted_by_depth[i];
+      if (static_cast<int64_t>(i) < stats.accepted - accepted_before) ++stats.accepted_by_depth[i];
+    }
+    runner.advance(sequence.id(), static_cast<int64_t>(n_committed));
   }
   stats.decode_seconds = now_seconds() - decode_start;
   stats.decode_traffic = since(runner.traffic(), traffic_start);

@@ -14,7 +14,8 @@ namespace replayssm {
 
 struct GenerateParams {
   int64_t max_new_tokens = 128;
-  int32_t draft_tokens = 4;  // K; counts only with a drafter
+  int32_t draft_tokens = 4;  // K; counts only with drafts
+  bool mtp = false;          // the model's own head drafts, in place of a drafter
   ops::SamplerParams sampling;
   std::vector<int32_t> stop_ids;  // end the text; not part of it
 };
@@ -25,6 +26,8 @@ struct GenerateStats {
   int64_t steps = 0;     // passes of the target after the prefill
   int64_t drafted = 0;   // proposed ids
   int64_t accepted = 0;  // of them, those that stand
+  // Of steps with i + 1 drafts at least: how many, and in how many of them all these stood.
+  std::vector<int64_t> drafted_by_depth, accepted_by_depth;
   double prefill_seconds = 0;
   double decode_seconds = 0;    // drafting included
   StateTraffic decode_traffic;  // of the target, after the prefill

@@ -5,6 +5,8 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "runtime/executor.h"
+#include "runtime/mtp_drafts.h"
 
 namespace replayssm {
 namespace {
@@ -30,10 +32,6 @@ PoolSizes pool_sizes(const ModelMemory& memory, const RunnerLimits& limits) {
   return sizes;
 }
 
-void check_committed(Status status) {
-  REPLAYSSM_CHECK(status == Status::kOk, "a row that the runner made does not commit");
-}
-
 }  // namespace
 
 void check_text(const std::string& source, std::span<const int32_t> ids, int64_t vocab,
@@ -49,20 +47,18 @@ void check_text(const std::string& source, std::span<const int32_t> ids, int64_t
 
 Runner::Runner(std::shared_ptr<const Model> model, const Device& device, RunnerLimits limits)
     : model_(std::move(model)),
-      memory_(device.memory(*model_)),
+      memory_sizes_(device.memory(*model_)),
       limits_(limits),
-      backend_(device.make(*model_, pool_sizes(memory_, limits), limits.forward())),
-      slots_(limits.max_sequences + limits.snapshots),
-      pages_(static_cast<int32_t>(limits.max_sequences * ops::pages_for(limits.max_positions)) +
-             limits.snapshot_pages),
-      cache_(slots_, pages_, memory_.checkpoint_slot + memory_.conv_rows, memory_.kv_page),
-      sequences_(static_cast<size_t>(limits.max_sequences)) {
+      backend_(device.make(*model_, pool_sizes(memory_sizes_, limits), limits.forward())),
+      memory_({.grid = model_->grid(),
+               .pools = pool_sizes(memory_sizes_, limits),
+               .slot_bytes = memory_sizes_.checkpoint_slot + memory_sizes_.conv_rows,
+               .page_bytes = memory_sizes_.kv_page}),
+      sequences_(static_cast<size_t>(limits.max_sequences)),
+      windows_(limits.forward()) {
   for (Sequence& s : sequences_) {
     s.pages.reserve(static_cast<size_t>(ops::pages_for(limits.max_positions)));
   }
-  rows_.reserve(static_cast<size_t>(limits.max_sequences));
-  tokens_.reserve(static_cast<size_t>(limits.max_tokens));
-  logit_tokens_.reserve(static_cast<size_t>(limits.max_logits));
 }
 
 int32_t Runner::open() {
@@ -70,7 +66,7 @@ int32_t Runner::open() {
     Sequence& s = sequences_[i];
     if (s.open) continue;
     s.open = true;
-    s.state = {0, 0, -1, i};
+    memory_.open(s);
     s.n_pending = 0;
     return i;
   }
@@ -83,112 +79,40 @@ const Runner::Sequence& Runner::opened(int32_t sequence) const {
   return sequences_[sequence];
 }
 
+Runner::Sequence& Runner::opened(int32_t sequence) {
+  std::as_const(*this).opened(sequence);
+  return sequences_[sequence];
+}
+
 void Runner::close(int32_t sequence) {
-  opened(sequence);
-  release(sequences_[sequence]);
-  sequences_[sequence].open = false;
+  Sequence& s = opened(sequence);
+  memory_.free(s);
+  s.open = false;
 }
 
-void Runner::release(Sequence& s) {
-  for (const int32_t page : s.pages) pages_.release(page);
-  s.pages.clear();
-  if (s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
-}
-
-Row Runner::row_of(const Window& window, int64_t token) const {
-  const SequenceState& s = sequences_[window.sequence].state;
-  Row row;
-  row.n = s.n;
-  row.c = s.c;
-  row.start = s.n + window.pending;
-  row.n_tokens = static_cast<int32_t>(window.tokens.size());
-  row.token = token;
-  row.ring_slot = s.ring_slot;
-  return row;
-}
-
-// Pages of [0, end), those of [n, end) the sequence's own. There are as many as all sequences need
-// at their longest; what lacks is with snapshots.
-void Runner::take_pages(Sequence& s, int64_t end) {
-  for (int64_t i = s.state.n / ops::kKvPage; i < ops::pages_for(end); ++i) {
-    const auto at = static_cast<size_t>(i);
-    const auto owned = [&] { return at < s.pages.size() && pages_.refs(s.pages[at]) == 1; };
-    while (!owned() && pages_.n_free() == 0 && cache_.evict(nullptr)) continue;
-    if (owned()) continue;
-    const int32_t page = pages_.take().value();
-    if (at == s.pages.size()) {
-      s.pages.push_back(page);
-      continue;
-    }
-    const int32_t old = std::exchange(s.pages[at], page);
-    if (i * ops::kKvPage < s.state.n) {
-      backend_->copy(backend_->parts().page(old), backend_->parts().page(page));
-    }
-    pages_.release(old);
-  }
-}
-
-// Where the window's checkpoint is read, and where a fold goes: over the old one if no snapshot
-// shares it. A slot that is not read or written may be any.
-void Runner::place_fold(const Sequence& s, bool prefill, Row& row) {
-  const int32_t slot = s.state.checkpoint_slot;
-  row.read_slot = row.write_slot = std::max(slot, 0);
-  const Grid& grid = model_->grid();
-  if (grid.checkpoint_of(prefill ? row.start + row.n_tokens : row.n) == row.c) return;
-  const auto owned = [&] { return slot >= 0 && slots_.refs(slot) == 1; };
-  while (!owned() && slots_.n_free() == 0 && cache_.evict(nullptr)) continue;
-  if (owned()) return;
-  row.write_slot = slots_.take().value();
-  if (slot < 0) row.read_slot = row.write_slot;
-}
-
-// A prefill is committed; of a step, its fold is.
-void Runner::commit(const Window& window, const Row& row) {
-  SequenceState& state = sequences_[window.sequence].state;
-  const int32_t old = state.checkpoint_slot;
-  check_committed(window.prefill ? commit_sweep(model_->grid(), row, state)
-                                 : commit_step(model_->grid(), row, 0, state));
-  if (old >= 0 && state.checkpoint_slot != old) slots_.release(old);
+void Runner::act() {
+  for (const Action& action : memory_.take_actions()) replayssm::act(*backend_, action);
 }
 
 void Runner::keep(int32_t sequence, std::span<const int32_t> tokens) {
-  opened(sequence);
-  Sequence& s = sequences_[sequence];
-  const SequenceState& at = s.state;
-  REPLAYSSM_CHECK(at.n == at.c && at.n > 0 && at.n <= std::ssize(tokens) && s.n_pending == 0,
-                  "a snapshot at ", at.n, " of ", tokens.size(), " tokens, checkpoint at ", at.c);
+  Sequence& s = opened(sequence);
+  REPLAYSSM_CHECK(s.n_pending == 0, s.n_pending, " tokens are pending");
   if (limits_.snapshots == 0) return;
-  const StateParts& parts = backend_->parts();
-  backend_->copy(parts.conv_rows(at.ring_slot, at.n),
-                 parts.conv_rows_beside(at.checkpoint_slot, at.n));
-  cache_.insert(tokens.first(static_cast<size_t>(at.n)), at.checkpoint_slot, s.pages);
+  memory_.save_and_publish(s, tokens);
+  act();
 }
 
 void Runner::resume(int32_t sequence, std::span<const int32_t> tokens, int64_t limit) {
-  opened(sequence);
-  Sequence& s = sequences_[sequence];
+  Sequence& s = opened(sequence);
   REPLAYSSM_CHECK(s.n_pending == 0, s.n_pending, " tokens are pending");
-  if (cache_.peek(tokens, limit).position <= s.state.n) return;
-  const PrefixCache::Hit hit = cache_.find(tokens, limit);
-  slots_.retain(hit.slot);
-  for (const int32_t page : hit.pages) pages_.retain(page);
-  release(s);
-  s.pages.assign(hit.pages.begin(), hit.pages.end());
-  // A copy: were the slot shared by sequences, a pass could need a slot more than there are.
-  while (slots_.n_free() == 0 && cache_.evict(nullptr)) continue;
-  const int32_t slot = slots_.take().value();
-  const StateParts& parts = backend_->parts();
-  backend_->copy(parts.checkpoint(hit.slot), parts.checkpoint(slot));
-  backend_->copy(parts.conv_rows_beside(hit.slot, hit.position),
-                 parts.conv_rows(s.state.ring_slot, hit.position));
-  slots_.release(hit.slot);
-  s.state.n = s.state.c = hit.position;
-  s.state.checkpoint_slot = slot;
+  if (memory_.cache().peek(tokens, limit).position <= s.state.n) return;
+  memory_.adopt(s, tokens, limit);
+  // Were the slot shared by sequences, a pass could need a slot more than there are.
+  memory_.own_checkpoint(s);
+  act();
 }
 
-void Runner::forget() {
-  while (cache_.evict(nullptr)) continue;
-}
+void Runner::forget() { memory_.drop_cache(); }
 
 void Runner::check_window(const Window& window) const {
   const Sequence& s = opened(window.sequence);
@@ -207,38 +131,51 @@ void Runner::check_window(const Window& window) const {
 
 const float* Runner::run(std::span<const Window> windows) {
   for (const Window& window : windows) check_window(window);
-  rows_.clear();
-  tokens_.clear();
-  logit_tokens_.clear();
+  windows_.clear();
   for (const Window& window : windows) {
     Sequence& s = sequences_[window.sequence];
     REPLAYSSM_CHECK(s.last_pass != n_passes_, "two windows of sequence ", window.sequence);
     s.last_pass = n_passes_;
-    ForwardRow row;
-    row.row = row_of(window, static_cast<int64_t>(tokens_.size()));
-    row.phase = window.prefill ? Phase::kSweep : Phase::kStep;
-    take_pages(s, row.row.start + row.row.n_tokens);
-    row.pages = s.pages.data();
-    place_fold(s, window.prefill, row.row);
-    rows_.push_back(row);
-    s.n_pending = window.prefill ? 0 : window.pending + row.row.n_tokens;
-    tokens_.insert(tokens_.end(), window.tokens.begin(), window.tokens.end());
-    for (int32_t i = window.n_logits; i > 0; --i) {
-      logit_tokens_.push_back(static_cast<int64_t>(tokens_.size()) - i);
-    }
+    const Phase phase = window.prefill ? Phase::kSweep : Phase::kStep;
+    const auto size = static_cast<int32_t>(window.tokens.size());
+    Row row{.n = s.state.n,
+            .c = s.state.c,
+            .start = s.state.n + window.pending,
+            .n_tokens = size,
+            .ring_slot = s.state.ring_slot};
+    // There are as many pages and slots as all sequences need at their longest.
+    const bool placed =
+        memory_.ensure_pages(s, row.start + size) && memory_.place_fold(s, phase, row);
+    REPLAYSSM_CHECK(placed, "no memory for sequence ", window.sequence);
+    windows_.add(row, phase, s.pages.data(), window.tokens, window.n_logits);
+    s.n_pending = window.prefill ? 0 : window.pending + size;
   }
-  const float* logits = backend_->run({rows_, tokens_, logit_tokens_}, {}).logits;
+  act();
+  const float* logits = backend_->run(windows_.batch(), {}).logits;
   for (size_t i = 0; i < windows.size(); ++i) {
-    traffic_.add(memory_, *model_, rows_[i].row, windows[i].prefill);
-    commit(windows[i], rows_[i].row);
+    const ForwardRow& row = windows_.rows()[i];
+    traffic_.add(memory_sizes_, *model_, row.row, windows[i].prefill);
+    // All of a prefill; of a step, its fold.
+    memory_.commit(sequences_[windows[i].sequence], row.phase, row.row, 0, false);
   }
   ++n_passes_;
   return logits;
 }
 
+std::vector<int32_t> Runner::draft(int32_t sequence, int32_t last, int32_t k, ops::Sampler& sampler,
+                                   const ops::SamplerParams& sampling) {
+  Sequence& s = opened(sequence);
+  REPLAYSSM_CHECK(s.n_pending == 0 && s.state.n + k <= limits_.max_positions, k, " drafts at ",
+                  s.state.n, " with ", s.n_pending, " pending");
+  REPLAYSSM_CHECK(memory_.ensure_pages(s, s.state.n + k), "no memory for sequence ", sequence);
+  act();
+  MtpJob job{{last, s.state.n, s.pages.data(), s.state.ring_slot}, k, sampling};
+  draft_by_mtp(*backend_, sampler, model_->spec().vocab, {&job, 1});
+  return std::move(job.drafts);
+}
+
 void Runner::advance(int32_t sequence, int64_t count) {
-  opened(sequence);
-  Sequence& s = sequences_[sequence];
+  Sequence& s = opened(sequence);
   REPLAYSSM_CHECK(count >= 0 && count <= s.n_pending, "advance of ", count, " with ", s.n_pending,
                   " fed");
   s.state.n += count;

@@ -1,7 +1,7 @@
-// The sequences of one model: their positions, slots and pages, and the passes over their windows.
+// The sequences of one model without a scheduler, and the passes over their windows.
 //
-// One owner moves n: a window's tokens are pending until advance() says how many stand; what does
-// not stand is written over by the next window. A fold of a pass stands in any case
+// One owner moves n: a window's tokens are pending until advance() says how many are committed; the
+// others are written over by the next window. A fold of a pass is kept in any case
 // (docs/contract.md).
 #pragma once
 
@@ -13,11 +13,11 @@
 
 #include "model/forward.h"
 #include "model/model.h"
-#include "model/state.h"
 #include "ops/context.h"
+#include "ops/sample.h"
 #include "runtime/backend.h"
-#include "runtime/prefix_cache.h"
-#include "runtime/ref_pool.h"
+#include "runtime/packed_windows.h"
+#include "runtime/sequence_memory.h"
 #include "runtime/traffic.h"
 
 namespace replayssm {
@@ -41,8 +41,8 @@ struct Window {
   // Pending tokens between n and the window, fed by earlier passes since the last advance(). What
   // was fed beyond them is dropped.
   int32_t pending = 0;
-  // Every token stands at once, any length; else at most max_window positions past n, and nothing
-  // stands until advance().
+  // Every token is committed at once, any length; else at most max_window positions past n, and
+  // none is until advance().
   bool prefill = false;
   // How many of the window's last tokens give logits, in [0, tokens.size()].
   int32_t n_logits = 0;
@@ -63,7 +63,7 @@ class Runner {
   const Model& model() const { return *model_; }
   const RunnerLimits& limits() const { return limits_; }
   // On the device.
-  const ModelMemory& memory() const { return memory_; }
+  const ModelMemory& memory() const { return memory_sizes_; }
 
   // A new empty sequence. Fails when max_sequences are open.
   int32_t open();
@@ -78,6 +78,11 @@ class Runner {
   // Of the tokens pending after n, the first `count` are committed and the others are dropped.
   // Counts that were never fed are a programmer's mistake.
   void advance(int32_t sequence, int64_t count);
+
+  // Up to k drafts of the model's own drafting head (ModelOptions::mtp): the first is of the token
+  // after `last`, which follows the n tokens committed. Nothing may be pending.
+  std::vector<int32_t> draft(int32_t sequence, int32_t last, int32_t k, ops::Sampler& sampler,
+                             const ops::SamplerParams& sampling);
 
   // Remembers the state of a sequence that a prefill has just brought to a grid point, the text up
   // to there being the first n of `tokens`, as long as nobody else needs the memory. Copies no
@@ -95,37 +100,26 @@ class Runner {
   int64_t n_saturated() const { return backend_->n_saturated(); }
 
  private:
-  struct Sequence {
-    SequenceState state;
-    int64_t n_pending = 0;       // tokens fed past n that advance() may commit
-    int64_t last_pass = -1;      // the last pass that held a window of it
-    std::vector<int32_t> pages;  // of the tokens fed so far
+  struct Sequence : HeldMemory {
+    int64_t n_pending = 0;   // tokens fed past n that advance() may commit
+    int64_t last_pass = -1;  // the last pass that held a window of it
     bool open = false;
   };
 
   const Sequence& opened(int32_t sequence) const;
+  Sequence& opened(int32_t sequence);
   void check_window(const Window& window) const;
-  Row row_of(const Window& window, int64_t token) const;
-  void take_pages(Sequence& sequence, int64_t end);
-  void place_fold(const Sequence& sequence, bool prefill, Row& row);
-  void commit(const Window& window, const Row& row);
-  void release(Sequence& sequence);
+  void act();
 
   std::shared_ptr<const Model> model_;
-  ModelMemory memory_;
+  ModelMemory memory_sizes_;
   RunnerLimits limits_;
   std::unique_ptr<Backend> backend_;
-  RefPool slots_;  // a sequence's own, which a snapshot may share
-  RefPool pages_;
-  PrefixCache cache_;
+  SequenceMemory memory_;
   std::vector<Sequence> sequences_;
   StateTraffic traffic_;
   int64_t n_passes_ = 0;
-
-  // Of the pass at hand.
-  std::vector<ForwardRow> rows_;
-  std::vector<int32_t> tokens_;
-  std::vector<int64_t> logit_tokens_;
+  PackedWindows windows_;
 };
 
 // A sequence that is closed on every way out.

@@ -21,12 +21,8 @@ bool begins_alike(const Sequence& a, const Sequence& b, int64_t n) {
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
-      slots_(options.pools.checkpoint_slots),
-      rings_(options.pools.ring_slots),
-      pages_(options.pools.kv_pages),
-      cache_(slots_, pages_, options.slot_bytes, options.page_bytes),
-      slot_position_(static_cast<size_t>(options.pools.checkpoint_slots), 0),
-      slot_has_conv_(static_cast<size_t>(options.pools.checkpoint_slots), 0) {
+      memory_({options.grid, options.pools, options.slot_bytes, options.page_bytes, options.poison,
+               options.tell_evictions}) {
   REPLAYSSM_CHECK(options.max_sequences == options.pools.ring_slots &&
                       options.max_sequences <= options.pools.checkpoint_slots,
                   options.max_sequences, " sequences, ", options.pools.ring_slots, " rings, ",
@@ -37,13 +33,6 @@ Scheduler::Scheduler(const SchedulerOptions& options)
                       options.score_tokens % options.grid.interval == 0 &&
                       options.chunk_tokens % options.score_tokens == 0,
                   "chunks of ", options.chunk_tokens, " and ", options.score_tokens);
-  if (!options.poison) return;
-  const auto poison = [this](Action::Kind kind) {
-    return [this, kind](int32_t i) { actions_.push_back({kind, i, -1, 0, {}}); };
-  };
-  slots_.on_free(poison(Action::Kind::kPoisonCheckpoint));
-  rings_.on_free(poison(Action::Kind::kPoisonRing));
-  pages_.on_free(poison(Action::Kind::kPoisonPage));
 }
 
 void Scheduler::add(uint64_t request, SequenceSpec spec) {
@@ -65,14 +54,8 @@ const Sequence* Scheduler::find(const SequenceKey& key) const {
 }
 
 void Scheduler::release(Sequence& s) {
-  for (const int32_t page : s.pages) pages_.release(page);
-  s.pages.clear();
-  if (s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
-  if (s.state.ring_slot >= 0) {
-    rings_.release(s.state.ring_slot);
-    rings_promised_ -= s.spec.n_choices - 1;
-  }
-  s.state = {0, 0, -1, -1};
+  if (s.state.ring_slot >= 0) rings_promised_ -= s.spec.n_choices - 1;
+  memory_.free(s);
 }
 
 void Scheduler::remove(const SequenceKey& key) {
@@ -105,78 +88,6 @@ bool Scheduler::preempt_youngest_after(const SequenceKey& key) {
   return false;
 }
 
-// ---- memory
-
-bool Scheduler::evict() {
-  if (!options_.tell_evictions) return cache_.evict(nullptr);
-  return cache_.evict([this](const PrefixCache::Evicted& gone) {
-    actions_.push_back({Action::Kind::kEvict, -1, -1, std::ssize(gone.tokens), gone});
-  });
-}
-
-void Scheduler::drop_cache() {
-  while (evict()) continue;
-}
-
-std::optional<int32_t> Scheduler::take_slot() {
-  while (slots_.n_free() == 0) {
-    if (!evict()) return std::nullopt;
-  }
-  return slots_.take();
-}
-
-// Pages of [0, end), those of [n, end) the text's own.
-bool Scheduler::take_pages(const SequenceKey& key, Sequence& s, int64_t end) {
-  for (int64_t i = s.state.n / kPage; i < ops::pages_for(end); ++i) {
-    const auto at = static_cast<size_t>(i);
-    // Giving up what shares a page makes it the text's own, too.
-    const auto owned = [&] { return at < s.pages.size() && pages_.refs(s.pages[at]) == 1; };
-    while (!owned() && pages_.n_free() == 0) {
-      if (!evict() && !preempt_youngest_after(key)) return false;
-    }
-    if (owned()) continue;
-    const int32_t page = *pages_.take();
-    if (at == s.pages.size()) {
-      s.pages.push_back(page);
-      continue;
-    }
-    const int32_t old = std::exchange(s.pages[at], page);
-    if (i * kPage < s.state.n) actions_.push_back({Action::Kind::kCopyPage, old, page, 0, {}});
-    pages_.release(old);
-  }
-  return true;
-}
-
-// Where the row's checkpoint is read, and where a fold goes: over the old one if nobody shares it.
-bool Scheduler::place_fold(Sequence& s, StepRow& row) {
-  Row& r = row.row;
-  const Grid& grid = options_.grid;
-  const int64_t end = row.phase == Phase::kSweep ? r.start + r.n_tokens : r.n;
-  const bool writes = grid.checkpoint_of(end) > r.c;
-  const int32_t slot = s.state.checkpoint_slot;
-  if (r.c > 0) {
-    REPLAYSSM_CHECK(slot_position_[static_cast<size_t>(slot)] == r.c, "slot ", slot,
-                    " holds the state at ", slot_position_[static_cast<size_t>(slot)], ", not ",
-                    r.c);
-  }
-  // Without a checkpoint, the slot is not read; where none is written, not written.
-  r.read_slot = r.write_slot = std::max(slot, 0);
-  if (!writes) return true;
-  if (slot < 0 || slots_.refs(slot) > 1) {
-    if (const auto fresh = take_slot()) {
-      r.write_slot = *fresh;
-    } else if (slot < 0 || slots_.refs(slot) > 1) {
-      return false;
-    }
-  }
-  if (slot < 0) r.read_slot = r.write_slot;
-  if (row.phase == Phase::kStep) {
-    actions_.push_back(
-        {Action::Kind::kSaveConv, r.ring_slot, r.write_slot, grid.checkpoint_of(r.n), {}});
-  }
-  return true;
-}
-
 // ---- admission
 
 bool Scheduler::uses_cache(const Sequence& s) const {
@@ -193,44 +104,34 @@ std::string Scheduler::note(const Sequence& s, const PrefixCache::Hit& hit) cons
                 hit.position);
 }
 
-// Goes on from the longest snapshot that is known, if that is further than the text is.
+// Goes on from the longest snapshot that is known, if that is further than the sequence is.
 void Scheduler::adopt(Sequence& s) {
   PrefixCache::Hit hit;
-  if (uses_cache(s)) hit = cache_.peek(s.spec.tokens, s.length() - 1);
+  if (uses_cache(s)) hit = memory_.cache().peek(s.spec.tokens, s.length() - 1);
   const bool first = !s.admitted;
   if (first) s.cache_note = note(s, hit);
   if (hit.position <= s.state.n) return;
-  hit = cache_.find(s.spec.tokens, s.length() - 1);
-  const auto slot = static_cast<size_t>(hit.slot);
-  REPLAYSSM_CHECK(slot_position_[slot] == hit.position && slot_has_conv_[slot] != 0, "snapshot at ",
-                  hit.position, " in a slot at ", slot_position_[slot]);
-  slots_.retain(hit.slot);
-  for (const int32_t page : hit.pages) pages_.retain(page);
   if (s.preemptions == 0) {
     s.cached_tokens += hit.position - s.state.n;
     if (!first) s.cache_note = note(s, hit);
   }
-  for (const int32_t page : s.pages) pages_.release(page);
-  if (s.state.checkpoint_slot >= 0) slots_.release(s.state.checkpoint_slot);
-  s.pages = std::move(hit.pages);
-  s.state.n = s.state.c = hit.position;
-  s.state.checkpoint_slot = hit.slot;
-  actions_.push_back({Action::Kind::kLoadConv, hit.slot, s.state.ring_slot, hit.position, {}});
+  memory_.adopt(s, s.spec.tokens, s.length() - 1);
 }
 
 bool Scheduler::admit(Sequence& s) {
-  if (rings_.n_free() - rings_promised_ < s.spec.n_choices) return false;
+  if (memory_.rings().n_free() - rings_promised_ < s.spec.n_choices) return false;
   PrefixCache::Hit hit;
-  if (uses_cache(s)) hit = cache_.peek(s.spec.tokens, s.length() - 1);
+  if (uses_cache(s)) hit = memory_.cache().peek(s.spec.tokens, s.length() - 1);
   // The pages of a hit are not there to be evicted.
   const int64_t need =
       std::min(ops::pages_for(s.length() + 1), ops::pages_for(options_.max_positions)) -
       std::ssize(hit.pages);
-  if (pages_.n_free() < need && pages_.n_free() + cache_.n_sole_pages(hit.pages) < need) {
+  if (memory_.pages().n_free() < need &&
+      memory_.pages().n_free() + memory_.cache().n_sole_pages(hit.pages) < need) {
     return false;
   }
   s.stage = Sequence::Stage::kRunning;
-  s.state = {0, 0, -1, *rings_.take()};
+  memory_.open(s);
   rings_promised_ += s.spec.n_choices - 1;
   adopt(s);
   s.admitted = true;
@@ -263,7 +164,7 @@ int64_t Scheduler::chunk_end(const Sequence& s) const {
   return cut(s, s.state.n, end).value_or(end);
 }
 
-// A finished text folds its last checkpoint in this step, and this one may go on from there.
+// A finished sequence folds its last checkpoint in this step, and this one may go on from there.
 bool Scheduler::closing_leaves_more(const Sequence& s) const {
   return uses_cache(s) && std::ranges::any_of(sequences_, [&](const auto& entry) {
            const Sequence& o = entry.second;
@@ -313,6 +214,16 @@ std::vector<SequenceKey> Scheduler::choose() {
   return chosen;
 }
 
+// A step's fold also saves its conv rows, so that it can be published.
+bool Scheduler::place_fold(const Sequence& s, StepRow& row) {
+  const Row& r = row.row;
+  if (!memory_.place_fold(s, row.phase, row.row)) return false;
+  if (row.phase == Phase::kStep && options_.grid.fold_pending(r.n, r.c)) {
+    memory_.save_conv(r.ring_slot, r.write_slot, options_.grid.checkpoint_of(r.n));
+  }
+  return true;
+}
+
 bool Scheduler::reserve(const SequenceKey& key, Sequence& s, StepRow& row) {
   row.key = key;
   Row& r = row.row;
@@ -337,12 +248,13 @@ bool Scheduler::reserve(const SequenceKey& key, Sequence& s, StepRow& row) {
     row.all_logits = s.spec.all_logits && s.state.n < s.prompt_length;
     row.ends_text = true;
     const int64_t wanted = s.spec.max_length - s.length();
-    // Drafts follow a token that the text has decided itself.
+    // Drafts follow a token that the sequence has drawn itself.
     if (s.length() > s.prompt_length && wanted > 1) {
       row.max_drafts = static_cast<int32_t>(std::min<int64_t>(s.drafts.next(cost_), wanted - 1));
     }
   }
-  if (!take_pages(key, s, r.start + r.n_tokens + row.max_drafts)) {
+  if (!memory_.ensure_pages(s, r.start + r.n_tokens + row.max_drafts,
+                            [&] { return preempt_youngest_after(key); })) {
     preempt(key);
     return false;
   }
@@ -356,12 +268,12 @@ StepPlan Scheduler::plan() {
   StepPlan plan;
   for (const SequenceKey& key : choose()) {
     const auto found = sequences_.find(key);
-    // An older text may have needed its memory.
+    // An older sequence may have needed its memory.
     if (found == sequences_.end() || found->second.stage == Sequence::Stage::kWaiting) continue;
     StepRow row;
     if (reserve(key, found->second, row)) plan.rows.push_back(std::move(row));
   }
-  plan.actions = take_actions();
+  plan.actions = memory_.take_actions();
   return plan;
 }
 
@@ -369,11 +281,7 @@ StepPlan Scheduler::plan() {
 
 // The state at the stored checkpoint goes to the cache.
 void Scheduler::publish(Sequence& s) {
-  if (!options_.prefix_cache || s.state.c == 0) return;
-  const auto slot = static_cast<size_t>(s.state.checkpoint_slot);
-  if (slot_has_conv_[slot] == 0) return;
-  cache_.insert(std::span(s.spec.tokens).first(static_cast<size_t>(s.state.c)),
-                s.state.checkpoint_slot, s.pages);
+  if (options_.prefix_cache) memory_.publish(s, s.spec.tokens);
 }
 
 // The other choices of a prompt: they share its checkpoint and pages and copy its ring.
@@ -383,15 +291,12 @@ void Scheduler::fork(const SequenceKey& key, Sequence& s) {
   for (int32_t i = 1; i < n; ++i) {
     Sequence other = s;
     other.preemptions = 0;
-    other.state.ring_slot = *rings_.take();
-    actions_.push_back({Action::Kind::kCopyRing, s.state.ring_slot, other.state.ring_slot, 0, {}});
-    if (s.state.checkpoint_slot >= 0) slots_.retain(s.state.checkpoint_slot);
-    for (const int32_t page : s.pages) pages_.retain(page);
+    static_cast<HeldMemory&>(other) = memory_.fork(s);
     sequences_.emplace(SequenceKey{key.request, i}, std::move(other));
   }
 }
 
-// What a finished text leaves is its last checkpoint: one more fold if that lags.
+// What a finished sequence leaves is its last checkpoint: one more fold if that lags.
 void Scheduler::finish(const SequenceKey& key, Sequence& s) {
   if (options_.prefix_cache && options_.grid.fold_pending(s.state.n, s.state.c)) {
     s.stage = Sequence::Stage::kClosing;
@@ -404,25 +309,16 @@ void Scheduler::finish(const SequenceKey& key, Sequence& s) {
 void Scheduler::commit_row(const StepRow& row, const RowResult& result) {
   Sequence& s = sequences_.at(row.key);
   const int64_t old_c = s.state.c;
-  const int32_t old_slot = s.state.checkpoint_slot;
   Row fed = row.row;
   REPLAYSSM_CHECK(result.n_tokens >= fed.n_tokens &&
                       result.n_tokens <= fed.n_tokens + row.max_drafts && result.n_commit >= 0 &&
                       result.n_commit <= result.n_tokens,
-                  result.n_commit, " of ", result.n_tokens, " fed stand, planned ", fed.n_tokens,
-                  " and ", row.max_drafts, " drafts");
+                  result.n_commit, " of ", result.n_tokens, " fed are committed, planned ",
+                  fed.n_tokens, " and ", row.max_drafts, " drafts");
   fed.n_tokens = result.n_tokens;
   const bool is_sweep = row.phase == Phase::kSweep;
-  REPLAYSSM_CHECK(!is_sweep || result.n_commit == fed.n_tokens, "a sweep stands as a whole");
-  const Status status = is_sweep ? commit_sweep(options_.grid, fed, s.state)
-                                 : commit_step(options_.grid, fed, result.n_commit, s.state);
-  REPLAYSSM_CHECK(status == Status::kOk, "commit of ", result.n_commit);
-  if (s.state.c != old_c) {
-    const auto slot = static_cast<size_t>(s.state.checkpoint_slot);
-    slot_position_[slot] = s.state.c;
-    slot_has_conv_[slot] = row.phase == Phase::kStep || row.save_conv;
-    if (old_slot >= 0 && old_slot != s.state.checkpoint_slot) slots_.release(old_slot);
-  }
+  REPLAYSSM_CHECK(!is_sweep || result.n_commit == fed.n_tokens, "a sweep is committed as a whole");
+  memory_.commit(s, row.phase, fed, result.n_commit, !is_sweep || row.save_conv);
   if (row.only_folds) {
     publish(s);
     remove(row.key);
@@ -468,7 +364,8 @@ void Scheduler::resolve(const SequenceKey& key, std::optional<int32_t> token) {
 // A step takes two pages at most; prompts take a chunk's.
 bool Scheduler::has_slack() const {
   const int64_t most = 2 * std::ssize(sequences_) + options_.chunk_tokens / kPage;
-  return pages_.n_free() >= most || pages_.n_free() + cache_.n_sole_pages({}) >= most;
+  return memory_.pages().n_free() >= most ||
+         memory_.pages().n_free() + memory_.cache().n_sole_pages({}) >= most;
 }
 
 void Scheduler::observe(const PassCost& cost) {
@@ -476,29 +373,9 @@ void Scheduler::observe(const PassCost& cost) {
   cost_.observe(cost.tokens, cost.seconds, cost.new_tokens, cost.drafted, cost.draft_seconds);
 }
 
-std::optional<Scheduler::Place> Scheduler::import(std::span<const int32_t> tokens) {
-  const int64_t size = std::ssize(tokens);
-  if (!options_.prefix_cache || size == 0 || size % options_.grid.interval != 0) return {};
-  if (cache_.peek(tokens, size).position == size) return {};
-  if (pages_.n_free() + cache_.n_sole_pages({}) < ops::pages_for(size)) return {};
-  Place place;
-  const auto slot = take_slot();
-  if (!slot) return {};
-  place.slot = *slot;
-  while (std::ssize(place.pages) < ops::pages_for(size) && (pages_.n_free() > 0 || evict())) {
-    if (const auto page = pages_.take()) place.pages.push_back(*page);
-  }
-  const bool whole = std::ssize(place.pages) == ops::pages_for(size);
-  if (whole) {
-    slot_position_[static_cast<size_t>(place.slot)] = size;
-    slot_has_conv_[static_cast<size_t>(place.slot)] = 1;
-    cache_.insert(tokens, place.slot, place.pages);
-  }
-  // What the cache took stays.
-  slots_.release(place.slot);
-  for (const int32_t page : place.pages) pages_.release(page);
-  if (!whole) return {};
-  return place;
+std::optional<SequenceMemory::Place> Scheduler::import(std::span<const int32_t> tokens) {
+  if (!options_.prefix_cache) return {};
+  return memory_.import(tokens);
 }
 
 }  // namespace replayssm

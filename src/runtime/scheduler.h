@@ -2,14 +2,14 @@
 // device, no model, no clock. plan() and commit() alternate; both are deterministic functions of
 // what was added, removed and committed before.
 //
-//   decode first    every text with one token to feed gets a window in every step
+//   decode first    every sequence with one token to feed gets a window in every step
 //   prefill         in chunks that end at absolute positions (multiples of the chunk, cut points),
 //                   round robin within the chunk's tokens a step
 //   admission       in order of arrival, when a ring is free and the known tokens' pages can be had
-//   preemption      the youngest gives its pages to an older text; what the cache keeps of it, it
-//                   finds again. It goes on from its tokens, so with the same bits
+//   preemption      the youngest frees its pages for an older sequence; what the cache keeps of it,
+//                   it finds again. It goes on from its tokens, so with the same bits
 //
-// The oldest text always gets what it needs: the pools hold one text of max_positions, and a
+// The oldest sequence always gets what it needs: the pools hold one of max_positions, and a
 // checkpoint slot and a ring for each of max_sequences.
 #pragma once
 
@@ -20,11 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "model/state.h"
 #include "runtime/cut_points.h"
 #include "runtime/draft_policy.h"
-#include "runtime/prefix_cache.h"
-#include "runtime/ref_pool.h"
+#include "runtime/sequence_memory.h"
 #include "runtime/step_plan.h"
 
 namespace replayssm {
@@ -45,23 +43,21 @@ struct SchedulerOptions {
   bool tell_evictions = false;  // plan a kEvict action for each snapshot that goes
 };
 
-// A request: one text, which becomes n_choices texts at its end.
+// A request: one sequence, which becomes n_choices sequences at the end of its prompt.
 struct SequenceSpec {
   std::vector<int32_t> tokens;
   int32_t n_choices = 1;
-  int64_t max_length = 0;   // of a text; the engine ends it there
+  int64_t max_length = 0;   // of a sequence; the engine ends it there
   bool all_logits = false;  // of the prompt: no position may come from the cache
   int32_t max_drafts = 0;
   bool adaptive = false;
 };
 
-struct Sequence {
+struct Sequence : HeldMemory {
   enum class Stage : int32_t { kWaiting, kRunning, kClosing };
   Stage stage = Stage::kWaiting;
   SequenceSpec spec;  // tokens: of the prompt and the answer so far
   int64_t prompt_length = 0;
-  SequenceState state{0, 0, -1, -1};
-  std::vector<int32_t> pages;
   DraftPolicy drafts{0, false};
   int64_t cached_tokens = 0;  // prompt positions taken from the cache
   std::string cache_note;
@@ -77,9 +73,9 @@ class Scheduler {
   explicit Scheduler(const SchedulerOptions& options);
 
   void add(uint64_t request, SequenceSpec spec);
-  // Gives up a text in any stage; all that it holds is free at once.
+  // Drops a sequence in any stage; all that it holds is free at once.
   void remove(const SequenceKey& key);
-  // Takes a running text's memory away; it waits for its turn again. False if it does not run.
+  // Frees a running sequence's memory; it waits for its turn again. False if it does not run.
   bool preempt(const SequenceKey& key);
 
   // The next step; empty if there is nothing to do.
@@ -99,23 +95,15 @@ class Scheduler {
   const Sequence* find(const SequenceKey& key) const;
   const std::map<SequenceKey, Sequence>& sequences() const { return sequences_; }
 
-  // For snapshots that come from elsewhere: memory for the state after `tokens`, to be filled
-  // before the next plan. Nothing if it cannot be had, or is known already.
-  struct Place {
-    int32_t slot = -1;
-    std::vector<int32_t> pages;
-  };
-  std::optional<Place> import(std::span<const int32_t> tokens);
+  // Memory for a snapshot that comes from elsewhere; nothing without a prefix cache.
+  std::optional<SequenceMemory::Place> import(std::span<const int32_t> tokens);
   // Forgets all snapshots.
-  void drop_cache();
+  void drop_cache() { memory_.drop_cache(); }
   // Actions since the last plan: to be done before memory is read or written from outside.
-  std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
+  std::vector<Action> take_actions() { return memory_.take_actions(); }
 
   const SchedulerOptions& options() const { return options_; }
-  const PrefixCache& cache() const { return cache_; }
-  const RefPool& slots() const { return slots_; }
-  const RefPool& rings() const { return rings_; }
-  const RefPool& pages() const { return pages_; }
+  const SequenceMemory& memory() const { return memory_; }
   int64_t n_preemptions() const { return n_preemptions_; }
 
  private:
@@ -129,11 +117,8 @@ class Scheduler {
   std::optional<int64_t> cut(const Sequence& s, int64_t from, int64_t to) const;
   int64_t chunk_end(const Sequence& s) const;
   bool closing_leaves_more(const Sequence& s) const;
+  bool place_fold(const Sequence& s, StepRow& row);
   bool reserve(const SequenceKey& key, Sequence& s, StepRow& row);
-  bool take_pages(const SequenceKey& key, Sequence& s, int64_t end);
-  std::optional<int32_t> take_slot();
-  bool place_fold(Sequence& s, StepRow& row);
-  bool evict();
   bool preempt_youngest_after(const SequenceKey& key);
 
   void commit_row(const StepRow& row, const RowResult& result);
@@ -143,14 +128,7 @@ class Scheduler {
   void release(Sequence& s);
 
   SchedulerOptions options_;
-  RefPool slots_;
-  RefPool rings_;
-  RefPool pages_;
-  std::vector<Action> actions_;
-  PrefixCache cache_;
-  // Of each checkpoint slot: the position of its state, and whether conv rows stand beside it.
-  std::vector<int64_t> slot_position_;
-  std::vector<char> slot_has_conv_;
+  SequenceMemory memory_;
   std::map<SequenceKey, Sequence> sequences_;
   int32_t rings_promised_ = 0;  // to the other choices of admitted prompts
   StepCost cost_;

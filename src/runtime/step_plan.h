@@ -23,6 +23,7 @@ struct Action {
   enum class Kind : int32_t {
     kCopyPage,          // page a -> page b
     kCopyRing,          // ring slot a -> ring slot b
+    kCopyCheckpoint,    // checkpoint slot a -> checkpoint slot b
     kSaveConv,          // conv rows before `position`: ring slot a -> beside checkpoint slot b
     kLoadConv,          // conv rows before `position`: beside checkpoint slot a -> ring slot b
     kEvict,             // `gone` leaves the cache: the last moment to read it
@@ -48,7 +49,7 @@ struct StepRow {
   bool all_logits = false;  // of every token; else of the last if it ends the text
   bool ends_text = false;   // the window reaches the last known token
   bool save_conv = false;   // a sweep that ends on the grid: afterwards conv rows -> write_slot
-  bool only_folds = false;  // n_tokens == 0: a finished text's last checkpoint
+  bool only_folds = false;  // n_tokens == 0: a finished sequence's last checkpoint
 };
 
 struct StepPlan {
@@ -60,7 +61,7 @@ struct StepPlan {
 // What became of a row.
 struct RowResult {
   int32_t n_tokens = 0;  // fed, drafts included
-  int32_t n_commit = 0;  // of them, those that stand; a sweep's all do
+  int32_t n_commit = 0;  // of them, those that are committed; all of a sweep's
   int32_t accepted = 0;  // of the drafts
   // Of each choice that the row stands for (one, but for a prompt with more): its new tokens, and
   // whether it has ended.

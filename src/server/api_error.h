@@ -1,8 +1,9 @@
-// What a client is told when a request cannot be served: a status and an error object in OpenAI's
-// form, which names the field.
+// What a client is told when a request cannot be served: a status and an error object, which names
+// the field, in the form of the API that was asked.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -29,6 +30,14 @@ class ApiError : public Error {
   std::string param_;
   std::string code_;
 };
+
+// The error in the form of the API that `path` belongs to: Anthropic's below /v1/messages, with the
+// request's id, else OpenAI's.
+HttpResponse error_response(std::string_view path, const std::string& request_id,
+                            const ApiError& error);
+
+// {"type", "error": {"type", "message"}, "request_id"}: Anthropic's form.
+Json messages_error(const ApiError& error, const std::string& request_id);
 
 // 400, naming the field.
 [[noreturn]] void refuse(const std::string& param, const std::string& message);

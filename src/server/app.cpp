@@ -6,7 +6,6 @@
 #include <random>
 
 #include "server/answer/completion_answer.h"
-#include "server/apis/messages_answer.h"
 #include "server/apis/response_store.h"
 #include "server/chat/chat_template.h"
 #include "server/chat/message_parser.h"
@@ -35,12 +34,6 @@ std::string random_hex() {
   std::snprintf(text, sizeof(text), "%016llx%08x", static_cast<unsigned long long>(engine()),
                 static_cast<unsigned>(engine()));
   return text;
-}
-
-// In the form of the API that was asked.
-HttpResponse error_response(const HttpRequest& request, const ApiError& error) {
-  const bool messages = request.path == "/v1/messages" || request.path.starts_with("/v1/messages/");
-  return messages ? messages_error(error, request.id) : error.response();
 }
 
 // Messages name the engine's fields as the client knows them.
@@ -137,11 +130,11 @@ Reply App::handle(HttpRequest request) {
   try {
     reply = dispatch(request, route);
   } catch (const ApiError& e) {
-    reply = error_response(request, e);
+    reply = error_response(request.path, request.id, e);
   } catch (const std::bad_alloc&) {
-    reply = error_response(request, ApiError(500, "out of memory"));
+    reply = error_response(request.path, request.id, ApiError(500, "out of memory"));
   } catch (const std::exception& e) {
-    reply = error_response(request, ApiError(500, e.what()));
+    reply = error_response(request.path, request.id, ApiError(500, e.what()));
   }
   const auto* response = std::get_if<HttpResponse>(&reply);
   if (response == nullptr) return reply;  // counted at its end
@@ -179,8 +172,9 @@ Reply App::dispatch(const HttpRequest& request, std::string& route_name) {
   }
   if (found == nullptr) {
     HttpResponse response = error_response(
-        request, ApiError(405, concat(request.method, " is not possible here; there is: ", methods),
-                          "", "method_not_allowed"));
+        request.path, request.id,
+        ApiError(405, concat(request.method, " is not possible here; there is: ", methods), "",
+                 "method_not_allowed"));
     response.headers.emplace_back("Allow", methods);
     return response;
   }
@@ -273,6 +267,9 @@ std::vector<Source> App::submit(const AnswerHead& head, const EngineRequest& req
     engine.prompt = prompt;
     engine.max_new_tokens = std::max<int64_t>(1, *common.max_tokens);
     engine.constraint = request.constraint;
+    if (common.min_tokens > 0) {
+      engine.constraint = no_end_before(common.min_tokens, engine.stop_ids, request.constraint);
+    }
     Source source;
     source.generation = std::make_shared<Generation>(model_.tokenizer, options);
     const auto refusal = engine_.submit(std::move(engine), source.generation, &source.engine_id);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "model/model_folder.h"
+#include "model/model_source.h"
 #include "model/tokenizer/special_tokens.h"
 #include "server/api_error.h"
 #include "server/chat/chat_template.h"
@@ -39,23 +40,22 @@ std::vector<int32_t> ServedModel::encode(const std::string& text, bool special,
   }
 }
 
-ServedModel load_served_model(const std::string& folder, const std::string& template_file,
+ServedModel load_served_model(const std::string& path, const std::string& template_file,
                               int64_t vocab, int64_t max_positions,
                               const std::vector<int32_t>& eos_ids) {
   ServedModel model;
-  model.names = {model_name(folder)};
+  model.names = {model_name(path)};
   model.vocab = vocab;
   model.max_positions = max_positions;
   model.eos_ids = eos_ids;
-  model.tokenizer =
-      std::make_shared<const model::Tokenizer>(model::Tokenizer::load(folder + "/tokenizer.json"));
+  model.tokenizer = std::make_shared<const model::Tokenizer>(read_tokenizer(path));
   for (int32_t id = 0; id < model.tokenizer->vocab_size(); ++id) {
     model.max_token_bytes =
         std::max(model.max_token_bytes, model.tokenizer->token_bytes(id).size());
   }
-  model.defaults = read_sampling_defaults(folder);
-  model.chat_template = load_chat_template(folder, template_file);
-  model::add_named_end_tokens(folder, *model.tokenizer, vocab, model.eos_ids);
+  model.defaults = read_sampling_defaults(path);
+  model.chat_template = load_chat_template(path, template_file, read_marks(path, *model.tokenizer));
+  add_end_tokens(path, *model.tokenizer, vocab, model.eos_ids);
   if (model.chat_template != nullptr) {
     const auto end = leading_special(model.chat_template->turn_end(), *model.tokenizer);
     if (end && *end < vocab) model::add_id(*end, model.eos_ids);

@@ -34,11 +34,11 @@ struct ServedModel {
   }
 };
 
-// Reads tokenizer, generation_config.json and the chat template of a model folder;
+// Reads tokenizer, generation_config.json and the chat template of a model (model_source.h);
 // `template_file`, if not empty, takes the latter's place. `eos_ids` are those that config.json and
 // generation_config.json name; the tokenizer's and the template's end of a turn are added. Throws
 // Error naming the file.
-ServedModel load_served_model(const std::string& folder, const std::string& template_file,
+ServedModel load_served_model(const std::string& path, const std::string& template_file,
                               int64_t vocab, int64_t max_positions,
                               const std::vector<int32_t>& eos_ids);
 

@@ -16,8 +16,9 @@ struct Generated {
   std::string report;  // stderr
 };
 
-Generated generate(const std::string& folder, const Arguments& more, const char* n = "60") {
-  Arguments arguments = {"generate", "-m", folder, "-p", "Hello there", "-n", n, "--json"};
+Generated generate(const std::string& folder, const Arguments& more, const char* n = "60",
+                   const char* prompt = "Hello there") {
+  Arguments arguments = {"generate", "-m", folder, "-p", prompt, "-n", n, "--json"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const Outcome outcome = run_binary(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -114,6 +115,25 @@ TEST(GenerateText, NewlinesAndBrokenCharacters) {
     broken = broken || got.streamed.find("\xef\xbf\xbd") != std::string::npos;
   }
   EXPECT_TRUE(newline && broken);
+}
+
+// A model's own head drafts: nothing changes but the steps.
+TEST(GenerateText, TheModelsOwnHead) {
+  const std::string demo = REPLAYSSM_SOURCE_DIR "/models/demo-gdn";
+  for (const Arguments& sampling : {Arguments{}, Arguments{"--temperature", "0.8"}}) {
+    Arguments drafts = sampling;
+    drafts.insert(drafts.end(), {"--draft", "mtp", "--draft-tokens", "3"});
+    const char* prompt = "If the server cannot open a socket on the given port, it";
+    const Generated want = generate(demo, sampling, "60", prompt),
+                    got = generate(demo, drafts, "60", prompt);
+    EXPECT_EQ(got.object.at("ids"), want.object.at("ids"));
+    const json& stats = got.object.at("stats");
+    EXPECT_GT(stats.at("accepted").get<int>(), 5);
+    EXPECT_LT(stats.at("steps").get<int>(), want.object.at("stats").at("steps").get<int>());
+    int accepted = 0;
+    for (const json& count : stats.at("accepted_by_depth")) accepted += count.get<int>();
+    EXPECT_EQ(accepted, stats.at("accepted").get<int>());
+  }
 }
 
 // The context ends the text: 512 positions in the fixture.

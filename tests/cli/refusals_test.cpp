@@ -83,6 +83,7 @@ TEST_F(Refusals, GenerateFlags) {
   generate_fails(2, {"--grid", "12"}, {"--grid", "8,16,32,64"});
   generate_fails(2, {"--draft", "ngram", "--draft-tokens", "16"}, {"--draft-tokens", "--grid 16"});
   generate_fails(2, {"--draft", "ngram", "--draft-tokens", "2147483647"}, {"--draft-tokens"});
+  generate_fails(1, {"--draft", "mtp"}, {"no multi-token-prediction head"});
   // Without the backend, without a device, or for this model, which is stored in fp32.
   generate_fails(1, {"--device", "cuda"}, {"CUDA"});
 }

@@ -4,6 +4,7 @@
 
 #include "help.h"
 #include "model/cpu/weights_cpu.h"
+#include "model/formats/gguf.h"
 #include "process.h"
 
 namespace replayssm {
@@ -129,6 +130,47 @@ TEST(Inspect, TouchesNoWeights) {
                            "end tokens 4082 <|im_end|>, 4080 <|endoftext|>\n"}) {
     EXPECT_NE(got.out.find(part), std::string::npos) << part << "\n" << got.out;
   }
+}
+
+// The same bits of a GGUF file that keeps the folder's types, and one of few bits that runs.
+TEST(Gguf, EveryVerbTakesAFile) {
+  const std::string demo = REPLAYSSM_SOURCE_DIR "/models/demo-gdn";
+  const TempFolder folder;
+  const std::string plain = folder.file("plain.gguf"), few = folder.file("few.gguf");
+  const auto run = [](const std::vector<std::string>& arguments) {
+    const Outcome got = run_binary(arguments);
+    EXPECT_EQ(got.exit_code, 0) << got.err;
+    return got.out;
+  };
+  run({"quantize", "-m", demo, "--to", "gguf", plain});
+  run({"quantize", "-m", demo, "--to", "q4_k", few});
+  const auto generate = [&](const std::string& model, const std::string& draft) {
+    return run({"generate", "-m", model, "-p", "The kernel", "-n", "24", "--draft", draft});
+  };
+  EXPECT_EQ(generate(plain, "off"), generate(demo, "off"));
+  EXPECT_EQ(generate(few, "off"), generate(few, plain));
+  const auto logits = [&](const std::string& model) {
+    run({"logits", "-m", model, "--ids", "5,300,7,9", "--out", folder.file("logits")});
+    return read_text(folder.file("logits"));
+  };
+  EXPECT_EQ(logits(plain), logits(demo));
+
+  const std::string shown = run({"inspect", "-m", few});
+  for (const char* part :
+       {"qwen35, hidden 256", " in Q4_K", "template   ", "few.gguf: tokenizer.chat_template\n",
+        "end tokens 4082 <|im_end|>, 4080 <|endoftext|>\n"}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << part << "\n" << shown;
+  }
+  // Its tensors a hole: inspect reads none of them.
+  int64_t tensor_bytes = 0;
+  for (const GgufTensor& tensor : GgufFiles::open(few).tensors()) tensor_bytes += tensor.bytes;
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(few));
+  std::filesystem::resize_file(few, static_cast<uintmax_t>(size - tensor_bytes + 4096));
+  std::filesystem::resize_file(few, static_cast<uintmax_t>(size));
+  EXPECT_EQ(run({"inspect", "-m", few}), shown);
+  expect_fails(1, {"inspect", "-m", folder.file("none.gguf")}, {"none.gguf: no such file"});
+  expect_fails(1, {"generate", "-m", plain, "-p", "x", "--draft", "mtp"},
+               {"multi-token-prediction"});
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ void poison_shared_memory() {
   cuda_check(
       cudaFuncSetAttribute(poison_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes),
       "shared memory of a block");
-  // A block fills a multiprocessor, so each gets one.
+  // A block fills an SM, so each gets one.
   poison_kernel<<<static_cast<unsigned>(n_multiprocessors), 256, static_cast<size_t>(n_bytes)>>>(
       n_bytes / 4);
   cuda_check(cudaGetLastError(), "poison");

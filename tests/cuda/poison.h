@@ -1,4 +1,4 @@
-// Fills the shared memory of every multiprocessor with 0xff, NaN in every float type: a kernel that
+// Fills the shared memory of every SM with 0xff, NaN in every float type: a kernel that
 // reads what it has not written finds no leftovers of an earlier launch there.
 #pragma once
 

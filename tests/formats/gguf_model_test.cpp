@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "../model/testing.h"
+#include "model/formats/gguf_tokenizer.h"
 #include "model/formats/gguf_writer.h"
 
 namespace replayssm {
@@ -74,6 +75,7 @@ void write(const std::string& path, const std::string& arch, bool both_in_one) {
     tensor("blk.0.ffn_up_exps.weight", {kExperts, kFf, kHidden});
   }
   tensor("blk.0.ffn_down_exps.weight", {kExperts, kHidden, kFf});
+  tensor("blk.0.ffn_gate_inp.weight", {kExperts, kHidden});
   tensor("blk.0.ffn_gate_inp_shexp.weight", {kHidden});
   tensor("blk.1.nextn.eh_proj.weight", {2, 2});
   writer.write(path);
@@ -113,9 +115,9 @@ TEST(GgufModel, PutsValueHeadsBack) {
   const auto a = model.vector(at + "A_log", 4);
   const float want[] = {0.0f, 2.0f, 1.0f, 3.0f};
   for (size_t h = 0; h < 4; ++h) EXPECT_NEAR(a[h], want[h], 1e-6f);
-  EXPECT_EQ(model.stored_a(at + "A_log", 4)[1], -std::exp(2.0f));
   // One was added to a norm.
-  EXPECT_EQ(model.vector("model.norm.weight", kHidden)[2], 19.0f);
+  EXPECT_FALSE(model.description().spec.zero_centred_norms);
+  EXPECT_EQ(model.vector("model.norm.weight", kHidden)[2], 20.0f);
 }
 
 TEST(GgufModel, Qwen3NextKeepsItsHeadsAndPairs) {
@@ -147,7 +149,8 @@ TEST(GgufModel, ExpertsOneByOne) {
     EXPECT_FALSE(model.has(at + "experts.down_proj"));
     EXPECT_TRUE(model.has(at + "experts.2.down_proj.weight"));
     // The block of multi-token prediction is known and not run.
-    for (const std::string& name : model.unread()) EXPECT_FALSE(name.starts_with("blk.1.")) << name;
+    EXPECT_TRUE(model.is_skipped("blk.1.nextn.eh_proj.weight"));
+    EXPECT_FALSE(model.is_skipped("blk.0.ssm_a"));
   }
 }
 
@@ -162,6 +165,29 @@ TEST(GgufModel, RefusesOtherArchitectures) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("'llama'"), std::string::npos);
   }
+}
+
+TEST(GgufModel, RefusesTokenizersThatItDoesNotKnow) {
+  TempFolder folder;
+  const auto refusal = [&](const char* model, const char* pre) -> std::string {
+    GgufWriter writer;
+    writer.text("tokenizer.ggml.model", model);
+    writer.text("tokenizer.ggml.pre", pre);
+    writer.texts("tokenizer.ggml.tokens", {"a"});
+    writer.texts("tokenizer.ggml.merges", {});
+    writer.write(folder.file("m.gguf"));
+    try {
+      gguf_tokenizer_json(GgufFiles::open(folder.file("m.gguf")));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal("gpt2", "qwen35"), "");
+  EXPECT_NE(refusal("gpt2", "poro-chat").find("tokenizer.ggml.pre is \"poro-chat\"; known are"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "default").find("tokenizer.ggml.model is \"llama\"; only gpt2"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "server/answer/stop.h"
 #include "server/chat/message_parser.h"
 
+using namespace replayssm;
 using namespace replayssm::server;
 
 namespace {

@@ -7,12 +7,14 @@
 #include <string>
 
 #include "core/error.h"
+#include "model/cpu/weights_cpu.h"
 #include "model/formats/gguf_model.h"
 #include "model/formats/gguf_tokenizer.h"
 
 namespace {
 
 constexpr int64_t kMaxDecoded = 1 << 16;
+constexpr int64_t kMaxLoaded = 1 << 20;
 
 void decode(const replayssm::GgufTensor& tensor, std::span<const std::byte> file) {
   if (tensor.data < file.data() || tensor.data + tensor.bytes > file.data() + file.size()) {
@@ -57,6 +59,13 @@ void open_whole(const uint8_t* data, size_t size) {
       guarded([&] { model.vector(name, 4); });
     }
     model.unread();
+  });
+  // As a load takes it.
+  guarded([&] {
+    const auto model = replayssm::Model::load(path, {});
+    if (replayssm::weight_bytes_cpu(*model) > kMaxLoaded) return;
+    replayssm::HostArena memory;
+    replayssm::load_weights_cpu(*model, memory);
   });
   unlink(path.c_str());
 }

@@ -112,6 +112,12 @@ class Engine {
     return {forward_.logits(), forward_.logits() + n};
   }
 
+  // One pass of the drafting head: logits, row by row.
+  std::vector<float> draft(const std::vector<DraftRow>& rows) {
+    forward_.draft(rows, state_);
+    return {forward_.logits(), forward_.logits() + std::ssize(rows) * model_->spec().vocab};
+  }
+
   // All logits of a fresh sequence: `prefill` tokens in one sweep, the rest in steps of `window`.
   std::vector<float> logits(const std::vector<int32_t>& ids, size_t prefill, size_t window,
                             int32_t slot = 0) {

@@ -276,5 +276,11 @@ TEST(Load, MemoryIsWhatThePoolsTake) {
   }
 }
 
+TEST(Load, ProgressSaysHowFar) {
+  EXPECT_EQ(progress_text(2'100'000'000, 8'400'000'000, 2.0),
+            "loading 2.1 of 8.4 GB, 1.05 GB/s, 6 s left");
+  EXPECT_EQ(progress_text(0, 8'400'000'000, 0.0), "loading 0.0 of 8.4 GB, 0.00 GB/s");
+}
+
 }  // namespace
 }  // namespace replayssm

@@ -30,41 +30,46 @@ class Cache : public ::testing::Test {
 TEST_F(Cache, NamesOfTheHub) {
   expect_refusal({"Qwen/Qwen3.5-4B: no such folder", folder_.file("models--Qwen--Qwen3.5-4B"),
                   "hf download Qwen/Qwen3.5-4B"},
-                 [] { find_model_folder("Qwen/Qwen3.5-4B"); });
+                 [] { find_model("Qwen/Qwen3.5-4B"); });
   const std::string old = add("models--Qwen--Qwen3.5-4B", "aaa");
-  EXPECT_EQ(find_model_folder("Qwen/Qwen3.5-4B"), old);
-  EXPECT_EQ(find_model_folder(folder_.file("models--Qwen--Qwen3.5-4B")), old);
+  EXPECT_EQ(find_model("Qwen/Qwen3.5-4B"), old);
+  EXPECT_EQ(find_model(folder_.file("models--Qwen--Qwen3.5-4B")), old);
   const std::string main = add("models--Qwen--Qwen3.5-4B", "bbb");
   fs::create_directories(folder_.file("models--Qwen--Qwen3.5-4B/refs"));
   write_text(folder_.file("models--Qwen--Qwen3.5-4B/refs/main"), "bbb\n");
-  EXPECT_EQ(find_model_folder("Qwen/Qwen3.5-4B"), main);
-  EXPECT_EQ(find_model_folder(old), old);
+  EXPECT_EQ(find_model("Qwen/Qwen3.5-4B"), main);
+  EXPECT_EQ(find_model(old), old);
   EXPECT_EQ(model_name(old), "Qwen/Qwen3.5-4B");
   EXPECT_EQ(model_name(main + "/"), "Qwen/Qwen3.5-4B");
   EXPECT_EQ(model_name(add("models--nvidia--A--B", "ccc")), "nvidia/A--B");
 }
 
 TEST(ModelFolder, OddPaths) {
-  expect_refusal({"is empty"}, [] { find_model_folder(""); });
-  expect_refusal({"/no/such/model: no such folder"}, [] { find_model_folder("/no/such/model"); });
-  expect_refusal({"Qwen3.5-4B: no such folder"}, [] { find_model_folder("Qwen3.5-4B"); });
+  expect_refusal({"is empty"}, [] { find_model(""); });
+  expect_refusal({"/no/such/model: no such folder"}, [] { find_model("/no/such/model"); });
+  expect_refusal({"Qwen3.5-4B: no such folder"}, [] { find_model("Qwen3.5-4B"); });
   const TempFolder folder;
   const auto refuse = [&](std::initializer_list<std::string> parts) {
-    expect_refusal(parts, [&] { find_model_folder(folder.path()); });
-    expect_refusal({folder.path()}, [&] { find_model_folder(folder.path()); });
+    expect_refusal(parts, [&] { find_model(folder.path()); });
+    expect_refusal({folder.path()}, [&] { find_model(folder.path()); });
   };
   refuse({"no config.json; a model's folder"});
   fs::create_directory(folder.file("inner"));
   write_text(folder.file("inner/config.json"), "{}");
   refuse({"give " + folder.file("inner")});
-  EXPECT_EQ(find_model_folder(folder.file("inner")), folder.file("inner"));
+  EXPECT_EQ(find_model(folder.file("inner")), folder.file("inner"));
   EXPECT_EQ(model_name(folder.file("inner")), "inner");
-  expect_refusal({"config.json: is a file; give the model's folder, " + folder.file("inner")},
-                 [&] { find_model_folder(folder.file("inner/config.json")); });
+  expect_refusal({"config.json: is a file; give the model's folder, " + folder.file("inner") +
+                  " or a .gguf file"},
+                 [&] { find_model(folder.file("inner/config.json")); });
   write_text(folder.file("params.json"), "{}");
   refuse({"params.json"});
   write_text(folder.file("model-q4_k_m.gguf"), "GGUF");
-  refuse({"GGUF"});
+  refuse({"holds GGUF files; give one of them"});
+  EXPECT_EQ(find_model(folder.file("model-q4_k_m.gguf")), folder.file("model-q4_k_m.gguf"));
+  EXPECT_EQ(model_name(folder.file("model-q4_k_m.gguf")), "model-q4_k_m");
+  EXPECT_EQ(model_name(folder.file("model-q4_k_m-00002-of-00003.gguf")), "model-q4_k_m");
+  expect_refusal({"some/model.gguf: no such file"}, [] { find_model("some/model.gguf"); });
   write_text(folder.file("adapter_config.json"), "{}");
   refuse({"adapter", "merge it"});
 }

@@ -89,6 +89,39 @@ TEST(Attention, MatchesReference) {
   }
 }
 
+// Positions before a row's first are as if they were not there.
+TEST(Attention, BeginsAtTheFirstPosition) {
+  const Geometry g{6, 2, 64};
+  const int64_t n = 90;
+  const KvShape shape{2, 64, DType::kF32};
+  Sequence s(DType::kF32, DType::kF32, n, g.n_heads, g.n_kv_heads, g.dim, 1);
+  const auto after = [](ConstHeads x, int64_t first) {
+    x.data = x.at(first, 0);
+    x.tokens -= first;
+    return x;
+  };
+  for (const int32_t first : {1, 5, 16}) {
+    const std::vector<double> truth =
+        ref::attention(after(s.q.heads(6), first), after(s.k.heads(2), first),
+                       after(s.v.heads(2), first), 0, 0.11f);
+    on_each_backend([&](const Context& context, const Backend&) {
+      Cache cache(shape, 20);
+      const std::vector<int32_t> pages = cache.take(n);
+      const AttentionRow all{pages.data(), 0, static_cast<int32_t>(n), 0};
+      kv_append(context, shape, cache.pool(), &all, 1, s.k.heads(2), s.v.heads(2));
+      Tensor out(DType::kF32, n, g.n_heads * g.dim);
+      const AttentionRow row{pages.data(), first, static_cast<int32_t>(n - first), first, first};
+      attention(context, shape, cache.pool(), &row, 1, 0.11f, s.q.heads(6), out.heads(6));
+      for (int64_t i = first; i < n; ++i) {
+        for (int64_t c = 0; c < g.n_heads * g.dim; ++c) {
+          const double want = truth[static_cast<size_t>((i - first) * g.n_heads * g.dim + c)];
+          ASSERT_NEAR(out.get(i, c), want, 1e-5) << first << ", row " << i << ", column " << c;
+        }
+      }
+    });
+  }
+}
+
 TEST(Attention, CacheHoldsWhatWasAppended) {
   on_each_backend([](const Context& context, const Backend&) {
     const KvShape shape{2, 40, DType::kBF16};

@@ -98,6 +98,30 @@ TEST(Norm, GatedMatchesReference) {
   });
 }
 
+// Six groups in tiles of two: those of key head 0, 1 in turn.
+TEST(Norm, GatedGroupsCanBeTiled) {
+  on_each_backend([](const Context& context, const Backend&) {
+    constexpr int64_t kSize = 24, kTiled[] = {0, 2, 4, 1, 3, 5};
+    const std::vector<float> w = random_weights(kSize, 5);
+    GatedNorm norm{GateOrder::kNormThenGate, GateFunction::kSilu, kSize, {w.data(), false}, true};
+    Tensor y(DType::kBF16, 7, 6 * kSize), z(DType::kBF16, 7, 6 * kSize);
+    Tensor plain(DType::kBF16, 7, 6 * kSize), tiled(DType::kBF16, 7, 6 * kSize);
+    y.fill(1);
+    z.fill(2, 3.0f);
+    gated_norm(context, norm, y.matrix(), z.matrix(), plain.matrix());
+    norm.tile = 2;
+    gated_norm(context, norm, y.matrix(), z.matrix(), tiled.matrix());
+    for (int64_t r = 0; r < 7; ++r) {
+      for (int64_t g = 0; g < 6; ++g) {
+        EXPECT_EQ(std::memcmp(plain.matrix().at(r, g * kSize),
+                              tiled.matrix().at(r, kTiled[g] * kSize), kSize * 2),
+                  0)
+            << r << " " << g;
+      }
+    }
+  });
+}
+
 TEST(Norm, RowsAndThreadsDoNotChangeBits) {
   const int64_t cols = 1000;
   const std::vector<float> w = random_weights(cols, 5);

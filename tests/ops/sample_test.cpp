@@ -3,6 +3,8 @@
 #include <array>
 
 #include "fixture.h"
+#include "ops/cpu/dispatch.h"
+#include "ops/gumbel.h"
 #include "ops/ref/ref.h"
 
 namespace replayssm::ops {
@@ -55,26 +57,48 @@ TEST(Sample, BadLogits) {
   });
 }
 
-// Known answers of Philox4x32-10 (the authors' test vectors): counter 0 key 0, and all ones.
+// A known answer of Philox4x32-10 (the authors' test vectors): counter 0, key 0.
 TEST(Sample, GeneratorIsPhilox) {
-  const uint64_t zeros = (uint64_t{0xe169c58d} << 32) | 0x6627e8d5;
-  EXPECT_EQ(uniform_at(0, 0), static_cast<double>(zeros >> 11) * 0x1p-53);
-  EXPECT_NE(uniform_at(0, 1), uniform_at(1, 0));
-  EXPECT_NE(uniform_at(uint64_t{1} << 32, 0), uniform_at(1, 0));
+  const NoiseBlock zeros = noise_block(0, 0, 0);
+  EXPECT_EQ(zeros.word[0], 0x6627e8d5u);
+  EXPECT_EQ(zeros.word[1], 0xe169c58du);
+  EXPECT_NE(noise_block(0, 1, 0).word[0], noise_block(1, 0, 0).word[0]);
+  EXPECT_NE(noise_block(uint64_t{1} << 32, 0, 0).word[0], noise_block(1, 0, 0).word[0]);
+  EXPECT_NE(noise_block(0, 1, 0).word[0], noise_block(0, 0, 1).word[0]);
 }
 
-TEST(Sample, UniformIsUniform) {
+TEST(Sample, NoiseIsUniform) {
   std::array<int, 64> bins{};
-  const int n = 64000;
+  const int n = 16000;
   for (int i = 0; i < n; ++i) {
-    const double u = uniform_at(12345, i);
-    ASSERT_GE(u, 0.0);
-    ASSERT_LT(u, 1.0);
-    ++bins[static_cast<size_t>(u * 64)];
+    const NoiseBlock block = noise_block(12345, i % 100, static_cast<uint32_t>(i / 100));
+    for (const uint32_t word : block.word) ++bins[word >> 26];
   }
   double chi = 0.0;
   for (const int count : bins) chi += (count - 1000.0) * (count - 1000.0) / 1000.0;
   EXPECT_LT(chi, 125.0);  // 63 degrees, p about 5e-6
+}
+
+TEST(Sample, GumbelIsMinusLnOfMinusLn) {
+  for (double x = 1e-10; x < 50; x *= 1.07) {
+    EXPECT_NEAR(exact_log(x), std::log(x), 4e-16 * (std::abs(std::log(x)) + 0.01)) << x;
+  }
+  for (const uint32_t bits : {0u, 1u, 77u, 0x40000000u, 0x7fffffffu, 0x80000000u, 0xfffffffeu}) {
+    const double u = (bits + 0.5) * 0x1p-32;
+    EXPECT_NEAR(gumbel(bits), -std::log(-std::log(u)), 1e-14);
+  }
+  EXPECT_GT(gumbel(0), kLeastGumbel);
+  EXPECT_LT(gumbel(~0u), kMostGumbel);
+  for (const int64_t first : {0, 64, 12800}) {
+    on_each_backend([&](const Context& context, const Backend&) {
+      std::array<uint32_t, kNoiseTokens> noise{};
+      vector_kernels(context.isa()).noise(9, 70, static_cast<uint32_t>(first / 4), noise.data());
+      for (size_t i = 0; i < noise.size(); ++i) {
+        const auto token = static_cast<uint32_t>(first) + static_cast<uint32_t>(i);
+        EXPECT_EQ(noise[i], noise_block(9, 70, token / 4).word[token % 4]);
+      }
+    });
+  }
 }
 
 // The drawn distribution against the exact one, by chi-square over the tokens worth a bin.
@@ -130,8 +154,8 @@ TEST(Sample, LawAfterEachFilter) {
   });
 }
 
-// On a large vocabulary, draw by draw: the token is the one whose interval of the distribution
-// holds u.
+// On a large vocabulary, draw by draw: of the tokens that the filters keep, the one of the largest
+// score.
 TEST(Sample, LargeVocabularyKeepsExactlyTheLawsTokens) {
   const int64_t n_vocab = 20000;
   for (const float spread : {0.01f, 1.0f, 6.0f}) {
@@ -148,11 +172,15 @@ TEST(Sample, LargeVocabularyKeepsExactlyTheLawsTokens) {
           const SampleResult result = sampler.sample(logits.data(), params, position);
           ASSERT_EQ(result.status, SampleStatus::kOk);
           ASSERT_GT(distribution[static_cast<size_t>(result.token)], 0.0);
-          const double u = uniform_at(params.seed, position);
-          double below = 0.0;
-          for (int32_t t = 0; t < result.token; ++t) below += distribution[t];
-          EXPECT_GT(u, below - 1e-5);
-          EXPECT_LT(u, below + distribution[static_cast<size_t>(result.token)] + 1e-5);
+          const auto score = [&](size_t t) {
+            const uint32_t bits =
+                noise_block(params.seed, position, static_cast<uint32_t>(t / 4)).word[t % 4];
+            return std::log(distribution[t]) + gumbel(bits);
+          };
+          const double drawn = score(static_cast<size_t>(result.token));
+          for (size_t t = 0; t < distribution.size(); ++t) {
+            if (distribution[t] > 0) ASSERT_LT(score(t), drawn + 1e-6) << t;
+          }
           EXPECT_EQ(sampler.sample(logits.data(), params, position).token, result.token);
         }
       });

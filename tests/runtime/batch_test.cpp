@@ -107,7 +107,7 @@ TEST_P(Batch, EachIsAsIfAlone) {
   }
 }
 
-// A long text, given up in the middle of a verify step, then another in the same slot.
+// A long sequence, dropped in the middle of a verify step, then another in the same slot.
 TEST_P(Batch, ASlotCarriesNothingOver) {
   const auto second = random_ids(50, 9);
   const auto fresh = engine(1);

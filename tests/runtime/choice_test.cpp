@@ -31,6 +31,26 @@ class CountingConstraint final : public TokenConstraint {
   int64_t n_ = 0;
 };
 
+// Cannot go on after `length` tokens.
+class FailingConstraint final : public TokenConstraint {
+ public:
+  explicit FailingConstraint(int64_t length) : length_(length) {}
+  std::unique_ptr<TokenConstraint> clone() const override {
+    return std::make_unique<FailingConstraint>(*this);
+  }
+  void allowed(std::span<uint8_t> allowed) override {
+    if (length_ == 0) fail("too much work");
+    std::ranges::fill(allowed, uint8_t{1});
+  }
+  bool accept(int32_t) override {
+    if (length_-- == 0) fail("too much work");
+    return true;
+  }
+
+ private:
+  int64_t length_;
+};
+
 class Choices : public testing::Test {
  protected:
   void SetUp() override {
@@ -135,6 +155,22 @@ TEST_F(Choices, AGrammarHoldsAndEndsTheText) {
   GenerationRequest short_one = request(100);
   short_one.constraint = std::make_shared<CountingConstraint>(0);
   EXPECT_EQ(bench_->ask(short_one).client->answer().reason, FinishReason::kConstraintDone);
+}
+
+TEST_F(Choices, AGrammarThatFailsEndsItsOwnAnswer) {
+  const auto alone = answer(request(100));
+  GenerationRequest r = request(100);
+  r.constraint = std::make_shared<FailingConstraint>(7);
+  for (const DraftMode draft : {DraftMode::kNone, DraftMode::kNgram}) {
+    r.draft = draft;
+    const Sent failing = bench_->send(r);
+    const Sent other = bench_->ask(request(100));
+    failing.client->wait();
+    EXPECT_EQ(failing.client->error(), "too much work");
+    EXPECT_EQ(failing.client->answer().reason, FinishReason::kError);
+    EXPECT_EQ(failing.client->answer().ids.size(), 7u);
+    EXPECT_EQ(other.client->answer(), alone);
+  }
 }
 
 TEST_F(Choices, LogprobsAreOfTheRawLogits) {

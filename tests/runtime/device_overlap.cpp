@@ -58,6 +58,7 @@ class OverlapBackend final : public Backend {
   bool overlaps() const override { return true; }
   void fold(const Row& row) override { cpu_->fold(row); }
   bool draws() const override { return true; }
+  const float* draft(std::span<const DraftRow> rows) override { return cpu_->draft(rows); }
 
   const StateParts& parts() const override { return cpu_->parts(); }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {

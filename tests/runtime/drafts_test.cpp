@@ -93,7 +93,9 @@ TEST_P(Drafts, TextIsTheSame) {
       const Text strange = text_of(engine, other.get(), prompt_, params);
       EXPECT_EQ(strange.ids, want.ids);
       EXPECT_GT(strange.stats.drafted, 0);
-      EXPECT_LT(2 * strange.stats.accepted, strange.stats.drafted);
+      // Draws share their noise, so that even strangers agree now and then.
+      const int64_t right = strange.stats.accepted * (sampling.temperature > 0 ? 1 : 2);
+      EXPECT_LT(right, strange.stats.drafted);
     }
   }
 }

@@ -59,6 +59,9 @@ class FakeMemory {
         at(rings_, a.b) = at(rings_, a.a);
         at(convs_, a.b) = at(convs_, a.a);
         break;
+      case Action::Kind::kCopyCheckpoint:
+        at(slots_, a.b) = at(slots_, a.a);
+        break;
       case Action::Kind::kSaveConv:
         save_conv(a.a, a.b, a.position);
         break;
@@ -104,7 +107,7 @@ class FakeMemory {
   }
 
   // A snapshot that comes from elsewhere.
-  void fill(const Scheduler::Place& place, std::span<const int32_t> tokens) {
+  void fill(const SequenceMemory::Place& place, std::span<const int32_t> tokens) {
     const int64_t n = std::ssize(tokens);
     slots_.at(static_cast<size_t>(place.slot)) = text_hash(tokens, n);
     for (int64_t i = 0; i < kConv; ++i) {
@@ -269,7 +272,8 @@ class FakeEngine {
     }
     REPLAYSSM_CHECK(prefill <= options_.chunk_tokens, prefill, " tokens of prefill");
     REPLAYSSM_CHECK(all_logits <= options_.score_tokens, all_logits, " logit rows of prefill");
-    memory_.run(plan.rows, texts, n_tokens, scheduler_.slots(), scheduler_.pages());
+    memory_.run(plan.rows, texts, n_tokens, scheduler_.memory().slots(),
+                scheduler_.memory().pages());
     PassCost cost;
     for (size_t i = 0; i < result.rows.size(); ++i) {
       cost.tokens += result.rows[i].n_tokens;
@@ -299,9 +303,10 @@ class FakeEngine {
       REPLAYSSM_CHECK(n == 0, "request ", request, " lacks ", n, " choices");
     }
     for (const Action& action : scheduler_.take_actions()) memory_.act(action);
-    for (const auto& snapshot : scheduler_.cache().all()) memory_.check_snapshot(snapshot);
+    for (const auto& snapshot : scheduler_.memory().cache().all()) memory_.check_snapshot(snapshot);
     check_counts();
-    REPLAYSSM_CHECK(scheduler_.rings().n_free() == scheduler_.rings().size(), "rings are lost");
+    REPLAYSSM_CHECK(scheduler_.memory().rings().n_free() == scheduler_.memory().rings().size(),
+                    "rings are lost");
   }
 
   int64_t n_accepted() const { return n_accepted_; }
@@ -356,7 +361,8 @@ class FakeEngine {
 
   // Every reference has an owner, and every owner its reference.
   void check_counts() const {
-    const auto pools = {&scheduler_.slots(), &scheduler_.pages(), &scheduler_.rings()};
+    const auto pools = {&scheduler_.memory().slots(), &scheduler_.memory().pages(),
+                        &scheduler_.memory().rings()};
     std::vector<std::map<int32_t, int32_t>> held(3);
     for (const auto& [key, s] : scheduler_.sequences()) {
       if (s.state.checkpoint_slot >= 0) ++held[0][s.state.checkpoint_slot];
@@ -368,7 +374,7 @@ class FakeEngine {
     // The cache holds a page once for each beginning that ends with it.
     std::set<std::pair<int32_t, uint64_t>> nodes;
     std::set<int32_t> cached;
-    for (const auto& snapshot : scheduler_.cache().all()) {
+    for (const auto& snapshot : scheduler_.memory().cache().all()) {
       ++held[0][snapshot.slot];
       cached.insert(snapshot.pages.begin(), snapshot.pages.end());
       for (size_t i = 0; i < snapshot.pages.size(); ++i) {
@@ -378,7 +384,8 @@ class FakeEngine {
       }
     }
     for (const auto& node : nodes) ++held[1][node.first];
-    REPLAYSSM_CHECK(scheduler_.cache().n_pages() == std::ssize(cached), "cached pages miscounted");
+    REPLAYSSM_CHECK(scheduler_.memory().cache().n_pages() == std::ssize(cached),
+                    "cached pages miscounted");
     size_t kind = 0;
     for (const RefPool* pool : pools) {
       int32_t n_free = 0;

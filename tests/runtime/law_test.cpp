@@ -145,7 +145,7 @@ TEST_P(Law, SpeculatedTextFollowsTheTargetsLaw) {
     if (GetParam().model_drafts) {
       // The target itself, but hotter: often right, often not.
       ops::SamplerParams hotter = params.sampling;
-      hotter.temperature *= 1.5f;
+      hotter.temperature *= 3;
       model_drafter = make_model_drafter(engine.model(), *cpu_device(engine.context()),
                                          engine.context(), 16, hotter);
     }

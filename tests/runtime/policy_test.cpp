@@ -1,4 +1,4 @@
-// The small parts that decide: cut points, how many drafts, what the cache gives up.
+// The small parts that decide: cut points, how many drafts, what the cache evicts.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -176,7 +176,7 @@ TEST_P(Session, SnapshotsComeBackFromDisk) {
   EXPECT_GT(engine().stats().refused_corrupt, 0);
 }
 
-// What the cache gives up comes back from host memory, and from disk what that gives up in turn.
+// What the cache evicts comes back from host memory, and what that evicts, from disk.
 TEST_P(Session, HostMemoryTakesWhatTheCacheGivesUp) {
   EngineOptions options = small_options();
   const auto prompts = [](uint64_t i) { return some_ids(100, 40 + i); };

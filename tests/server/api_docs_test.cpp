@@ -2,6 +2,7 @@
 // missing.
 #include "api_server.h"
 #include "core/text_file.h"
+#include "server/request/unserved.h"
 
 namespace replayssm::server {
 namespace {
@@ -96,6 +97,35 @@ TEST_F(ApiDocs, Responses) {
       {"prompt", Json::parse(R"({"id": "p"})")},
       {"top_logprobs", 2}};
   check("POST /v1/responses", "/v1/responses", Json::parse(R"({"input": "x"})"), values);
+}
+
+// The table of fields that are refused is the server's own, and each is refused by name.
+TEST_F(ApiDocs, UnservedFields) {
+  start();
+  say("a");
+  const auto fields = documented("Fields of other servers");
+  EXPECT_EQ(fields.size(), unserved_fields().size());
+  for (const UnservedField& field : unserved_fields()) {
+    const std::string name(field.name);
+    EXPECT_TRUE(fields.contains(name)) << name << " is not in docs/http.md";
+    const auto send = [&](bool chat, const Json& value) {
+      Json body = chat ? Json::parse(R"({"messages": [{"role": "user", "content": "x"}]})")
+                       : Json{{"prompt", "x"}};
+      body[name] = value;
+      return post(chat ? "/v1/chat/completions" : "/v1/completions", body.dump());
+    };
+    for (const bool chat : {true, false}) {
+      if (field.chat_alone && !chat) continue;
+      const Response got = send(chat, "a value");
+      EXPECT_EQ(got.status, 400) << name;
+      EXPECT_EQ(got.json().at("error").at("param"), name);
+      if (!field.neutral.empty()) {
+        const Response neutral = send(chat, parse_json(field.neutral));
+        EXPECT_EQ(neutral.status, 200) << name;
+        EXPECT_EQ(neutral.header("x-replayssm-warning"), "") << name;
+      }
+    }
+  }
 }
 
 TEST_F(ApiDocs, Messages) {

@@ -108,6 +108,9 @@ class Client {
     for (char& c : response.head) c = static_cast<char>(std::tolower(c));
     rest_.erase(0, end + 4);
     response.status = std::stoi(response.head.substr(9, 3));
+    const bool bodiless =
+        response.status / 100 == 1 || response.status == 204 || response.status == 304;
+    if (bodiless) return response;
     if (response.header("transfer-encoding") == "chunked") {
       read_chunks(response.body);
     } else if (const std::string length = response.header("content-length"); !length.empty()) {
@@ -116,7 +119,7 @@ class Client {
       }
       response.body = rest_.substr(0, n);
       rest_.erase(0, response.body.size());
-    } else if (response.status != 100) {
+    } else {
       while (more()) {
       }
       response.body = std::exchange(rest_, {});

@@ -5,6 +5,7 @@
 
 #include "core/utf8.h"
 #include "server/api_error.h"
+#include "server/chat/tool_calls.h"
 
 namespace replayssm::server {
 namespace {
@@ -284,6 +285,167 @@ TEST(Grammar, BareStringsKeepTheirBounds) {
   EXPECT_FALSE(takes(long_one, std::string(299, 'x')));
 }
 
+// What stands beside a length, or behind a reference or an alternative, is kept as well.
+TEST(Grammar, BareStringsKeepTheirPatternsAndFormats) {
+  const auto call_of = [](const char* parameters) {
+    Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+    tools[0]["function"]["parameters"] = Json::parse(parameters);
+    Warnings warnings;
+    return grammars().tool_call(tools, ToolStyle::kXml, warnings);
+  };
+  const auto of = [&](const std::string& schema) {
+    return call_of(
+        ("{\"type\": \"object\", \"properties\": {\"x\": " + schema + "}, \"required\": [\"x\"]}")
+            .c_str());
+  };
+  const auto takes = [](const ConstraintPtr& grammar, const std::string& text) {
+    return accepts(grammar, "<tool_call>\n<function=f>\n<parameter=x>\n" + text +
+                                "\n</parameter>\n</function>\n</tool_call>");
+  };
+  struct Case {
+    const char* schema;
+    std::vector<const char*> good, bad;
+  };
+  const std::vector<Case> cases = {
+      {R"({"type": "string", "pattern": "^.{3}$"})", {"a b", "\"\\x"}, {"a", "ab", " ab ", "a<b"}},
+      {R"({"type": "string", "pattern": "^[a ]+$", "minLength": 2, "maxLength": 3})",
+       {"aa", "a a"},
+       {"a", "a ", "aaaa", "a  a"}},
+      {R"({"type": "string", "pattern": "^/.*$"})", {"/", "/a b"}, {"", "a", "/a<b"}},
+      {R"({"type": "string", "pattern": "^.*\\.py$"})", {".py", "a b.py"}, {"a", "a.py2"}},
+      {R"({"type": "string", "pattern": "^( |a)*b?$"})", {"", "aab", "b"}, {"a a"}},
+      {R"({"type": "string", "pattern": "^x* *y*$"})", {"", "xxyy", "y", "x"}, {"y x"}},
+      {R"({"type": "string", "format": "time", "maxLength": 9})", {}, {}},
+      {R"({"type": "string", "format": "uuid"})",
+       {"00000000-0000-0000-0000-00000000000a"},
+       {"00000000-0000-0000-0000-00000000000"}},
+      {R"({"anyOf": [{"type": "string", "maxLength": 2}, {"type": "null"}]})",
+       {"ab", "null"},
+       {"abc", "a<"}},
+      {R"({"enum": ["a b", " a", "<"]})", {"a b", "<"}, {" a", "a"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.schema);
+    if (c.good.empty()) {
+      EXPECT_THROW(of(c.schema), ApiError);
+      continue;
+    }
+    const auto grammar = of(c.schema);
+    for (const char* text : c.good) EXPECT_TRUE(takes(grammar, text)) << text;
+    for (const char* text : c.bad) {
+      // Blanks at the ends are the frame's: what is left must be good.
+      EXPECT_EQ(takes(grammar, text), false) << text;
+    }
+  }
+  const auto referred = call_of(R"({"type": "object", "properties": {"x": {"$ref": "#/$defs/s"},
+    "list": {"type": "array", "items": {"$ref": "#/$defs/s"}}},
+    "$defs": {"s": {"type": "string", "maxLength": 3}}, "required": ["x"]})");
+  EXPECT_TRUE(takes(referred, "abc"));
+  EXPECT_FALSE(takes(referred, "abcd"));
+  EXPECT_TRUE(takes(referred, "a\n</parameter>\n<parameter=list>\n[\"<a \"]"));
+  const auto open = call_of(R"({"type": "object", "properties": {"x": {"type": "integer"}},
+    "additionalProperties": {"type": "string"}})");
+  EXPECT_TRUE(takes(open, "1"));
+  EXPECT_FALSE(takes(open, "a"));
+  EXPECT_THROW(call_of(R"({"type": "object", "properties": {"a>": {"type": "null"}}})"), ApiError);
+}
+
+TEST(Grammar, HostnamesByTheirRfcs) {
+  const auto grammar = schema(R"({"type": "string", "format": "hostname"})");
+  const auto takes = [&](const std::string& name) { return accepts(grammar, "\"" + name + "\""); };
+  const std::string most(63, 'a');
+  for (const std::string& name : {std::string("a"), std::string("a-b.c"), std::string("1.2"),
+                                  std::string("a--b"), std::string("ab-c-d"), most}) {
+    EXPECT_TRUE(takes(name)) << name;
+  }
+  // With hyphens at the third and the fourth place it is what IDNA reserves: xn--...
+  for (const std::string& name :
+       {std::string(), std::string("-a"), std::string("a-"), std::string("a."), std::string("a..b"),
+        std::string("a_b"), std::string("ab--c"), std::string("xn--x"), most + "a"}) {
+    EXPECT_FALSE(takes(name)) << name;
+  }
+}
+
+// The cost of some grammars grows with each token: their answers end, no other waits for them.
+TEST(Grammar, CostlyGrammarsEnd) {
+  std::string chain = "root ::= r0";
+  for (int i = 0; i < 30; ++i) chain += concat("\nr", i, " ::= [a-z]* r", i + 1, " [a-z]*");
+  chain += "\nr30 ::= \"a\"";
+  for (const std::string& text : {chain, std::string("root ::= (([a-z]{0,100}){0,100}){0,100}")}) {
+    const auto constraint = made(Structure::Kind::kGrammar, text)->clone();
+    const int32_t id = served().tokenizer->encode("a")[0];
+    std::vector<uint8_t> allowed(4096);
+    std::string ended;
+    for (int i = 0; i < 100000 && ended.empty(); ++i) {
+      try {
+        constraint->allowed(allowed);
+        ASSERT_TRUE(constraint->accept(id));
+      } catch (const Error& e) {
+        ended = e.what();
+      }
+    }
+    EXPECT_EQ(ended, "the grammar takes too long for each token");
+  }
+}
+
+// Where values have no quotes, a forced call whose value would come out as another is refused.
+TEST(Grammar, ForcedValuesThatCannotBeTold) {
+  const auto forced = [](const std::string& schema, ToolStyle style) {
+    Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {
+      "type": "object", "properties": {}, "required": ["x"]}}}])");
+    tools[0]["function"]["parameters"]["properties"]["x"] = Json::parse(schema);
+    Warnings warnings;
+    return grammars().tool_call(tools, style, warnings);
+  };
+  for (const char* schema :
+       {R"({"enum": ["1", 1]})", R"({"enum": ["true", true]})", R"({"const": "a </parameter> b"})",
+        R"({"anyOf": [{"type": "string", "pattern": "[a-z]{3}"}, {"type": "integer"}]})"}) {
+    SCOPED_TRACE(schema);
+    EXPECT_NO_THROW(forced(schema, ToolStyle::kJson));
+    try {
+      forced(schema, ToolStyle::kXml);
+      ADD_FAILURE() << "not refused";
+    } catch (const ApiError& e) {
+      EXPECT_EQ(e.object().at("param"), "tools[0].function.parameters.properties.x");
+    }
+  }
+  for (const char* schema : {R"({"enum": ["a", 1, null]})", R"({"type": ["string", "null"]})",
+                             R"({"type": ["integer", "null"]})", R"({"type": "boolean"})"}) {
+    EXPECT_NO_THROW(forced(schema, ToolStyle::kXml)) << schema;
+  }
+}
+
+// What a forced call may be, in each family's style, is read as a call.
+TEST(Grammar, EachStyleIsReadAgain) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f",
+    "parameters": {"type": "object", "properties": {"x": {"type": "integer"}},
+                   "required": ["x"]}}}])");
+  const std::pair<ToolStyle, const char*> kStyles[] = {
+      {ToolStyle::kJson, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>"},
+      {ToolStyle::kList, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]</TOOLCALL>"},
+      {ToolStyle::kGranite, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]"},
+      {ToolStyle::kLfm2,
+       "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]<|tool_call_end|>"},
+      {ToolStyle::kKimi,
+       "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|"
+       ">"
+       "{\"x\": 1}<|tool_call_end|><|tool_calls_section_end|>"},
+      {ToolStyle::kMiniMax,
+       "<tool_calls>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_calls>"},
+      {ToolStyle::kInvoke,
+       "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter "
+       "name=\"x\">1</parameter>\n</invoke>\n"
+       "</minimax:tool_call>"},
+  };
+  for (const auto& [style, text] : kStyles) {
+    Warnings warnings;
+    EXPECT_TRUE(accepts(grammars().tool_call(tools, style, warnings), text)) << text;
+    const CallReading reading = read_calls(text, tools, TextEnd::kEnded);
+    ASSERT_EQ(reading.calls.size(), 1u) << text;
+    EXPECT_EQ(reading.calls[0].arguments, "{\"x\":1}") << text;
+  }
+}
+
 TEST(Grammar, Choices) {
   const auto grammar = made(Structure::Kind::kChoice, {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"});
   for (const char* text : {"yes", "no", "no \"\\ \n\tway", "\xC3\xA9"}) {
@@ -319,15 +481,16 @@ end  ::= "\n")g");
 }
 
 TEST(Grammar, RefusesEbnfThatIsNoneOrTooLarge) {
-  std::string deep, many;
+  std::string deep, many, loops;
   for (int i = 0; i < 100; ++i) deep += "(";
   for (int i = 0; i < 20; ++i) many += " \"a\"{100}";
+  for (int i = 0; i < 65; ++i) loops += i % 2 == 0 ? " \"a\"*" : " [b]{2,}";
   for (const std::string& text : std::vector<std::string>{
            "", "root ::= ", "root ::= other", "start ::= \"a\"", "root ::= \"a", "root ::= [a",
            "root ::= (\"a\"", "root ::= \"a\"{100000}", "root ::= Regex(\"a\")",
            "root ::= (= \"a\") \"a\"", "root[temperature=0] ::= \"a\"",
            "root ::= TagDispatch((\"a\", b))", "root ::= \"a\"" + many, "root ::= " + deep,
-           "root ::= \"" + std::string(40000, 'a') + "\""}) {
+           "root ::=" + loops, "root ::= \"" + std::string(40000, 'a') + "\""}) {
     try {
       made(Structure::Kind::kGrammar, text);
       ADD_FAILURE() << "not refused: " << text.substr(0, 60);

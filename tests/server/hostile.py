@@ -3,8 +3,10 @@
 
     tests/server/hostile.py --binary build/replayssm [--seconds 60] [--per-minute 100]
 
-Prints the answer times of the bodies by kind, the percentiles of /health, and exits 1 if a body
-was not answered as it should be, /health failed, or SIGTERM took longer than it may."""
+Prints the answer times of the bodies by kind and the percentiles of /health. Exits 1 if a body was
+not answered as it should be, /health failed, or SIGTERM took longer than it may. --require: also if
+the p99 of /health is above 50 ms, 1 MB of keys takes longer than 50 ms or any body longer than 2 s,
+each by the median of its kind; for a machine that does nothing else."""
 
 import argparse
 import http.client
@@ -42,8 +44,47 @@ def bodies():
     yield "40,000 messages", "/v1/chat/completions", \
         repeated('{"role":"user","content":"a"},', 30 * 40000, '{"messages":[',
                  '{"role":"user","content":"a"}]}'), {400}
+    nested = '{"a":' * (MIB // 5)
+    yield "1 MB of nested keys", "/v1/completions", nested.encode(), {400}
+    chat = '{"messages":[{"role":"user","content":"a"}],'
+    yield "32 MB of a tool", "/v1/chat/completions", \
+        repeated("text ", 31 * MIB, chat + '"tools":[{"type":"function","function":{"name":"f",'
+                 '"description":"', '"}}]}'), {400}
+    yield "2 MB of a schema", "/v1/chat/completions", \
+        repeated('"k",', 2 * MIB, chat + '"response_format":{"type":"json_schema",'
+                 '"json_schema":{"schema":{"enum":[', '"k"]}}}}'), {400}
+    yield "16,000 biases", "/v1/completions", \
+        ('{"prompt":"a","logit_bias":' + keys(16000).replace("key", "") + "}").encode(), {400}
+    for place in ('"guided_regex":"(((a|b)*c?){1,9}d*){1,9}"',
+                  '"guided_regex":"' + "(" * 500 + '"',
+                  '"guided_grammar":"root ::= ' + "(a | " * 30 + '"'):
+        yield "a costly grammar", "/v1/completions", \
+            ('{"prompt":"a","max_tokens":1,' + place + "}").encode(), {200, 400}
     yield "33 MB", "/v1/completions", b" " * (33 * MIB), {413}
     yield "no JSON", "/v1/completions", os.urandom(1 << 16), {400}
+
+
+def heads():
+    """(kind, bytes, status): what is no request, or not for this server."""
+    post = "POST /v1/completions HTTP/1.1\r\n"
+    host = "Host: localhost\r\n"
+    body = '{"prompt":"a","max_tokens":1}'
+    length = f"Content-Length: {len(body)}\r\n"
+    for head in (host + "Transfer-Encoding: xchunked\r\n", host + host + length, length,
+                 host + length + "Transfer-Encoding: chunked\r\n", host + length + length,
+                 host + length + " folded: 1\r\n", host + "Content-Length : 1\r\n",
+                 host + "Content-Length: +1\r\n", host + "Content-Length: 0x10\r\n"):
+        yield "wrong framing", (post + head + "\r\n" + body).encode(), 400
+    yield "wrong framing", (post + host + "\r\n").replace("\r", "").encode(), 400
+    yield "wrong framing", (post + host + "Transfer-Encoding: chunked\r\n\r\nzz\r\n").encode(), 400
+    yield "text behind JSON", (post + host + f"Content-Length: {len(body) + 2}\r\n\r\n" + body +
+                               "{}").encode(), 400
+    yield "a large head", (post + host + "a: " + "b" * 20000 + "\r\n\r\n").encode(), 431
+    yield "another Host", (post + "Host: evil.example\r\n" + length + "\r\n" + body).encode(), 403
+    yield "another Origin", (post + host + "Origin: https://evil.example\r\n" + length + "\r\n" +
+                             body).encode(), 403
+    yield "another type", (post + host + "Content-Type: text/plain\r\n" + length + "\r\n" +
+                           body).encode(), 415
 
 
 class Server:
@@ -68,6 +109,25 @@ def send(port, path, body, timeout=60):
         connection.close()
 
 
+def send_raw(port, data, timeout=60):
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+        connection.sendall(data)
+        return int(connection.makefile("rb").readline().split()[1])
+
+
+def send_slowly(port, end):
+    """A body that comes byte by byte until `end`, or until the server has had enough."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Content-Length: 33000000\r\n\r\n{")
+        try:
+            while time.monotonic() < end:
+                connection.sendall(b" ")
+                time.sleep(0.05)
+        except OSError:
+            pass
+
+
 def half_sent(port):
     """Clients that stop within a head, and within a body."""
     held = []
@@ -84,9 +144,13 @@ def main():
     parser.add_argument("--binary", default=os.path.join(ROOT, "build", "replayssm"))
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--per-minute", type=float, default=100)
+    parser.add_argument("--require", action="store_true")
     args = parser.parse_args()
     server = Server(args)
-    kinds = list(bodies())
+    kinds = [(kind, lambda path=path, body=body: send(server.port, path, body), right)
+             for kind, path, body, right in bodies()]
+    kinds += [(kind, lambda data=data: send_raw(server.port, data), {right})
+              for kind, data, right in heads()]
     held = half_sent(server.port)
     health, wrong, times = [], [], {}
     end = time.monotonic() + args.seconds
@@ -103,11 +167,11 @@ def main():
                 wrong.append(f"/health: {response.status}")
             time.sleep(0.01)
 
-    def attack(kind, path, body, right):
+    def attack(kind, sent, right):
         begin = time.monotonic()
         try:
-            status = send(server.port, path, body)
-        except OSError as error:
+            status = sent()
+        except (OSError, http.client.HTTPException, IndexError) as error:
             status = f"{error}"
         times.setdefault(kind, []).append(time.monotonic() - begin)
         if status not in right | {503}:
@@ -115,6 +179,9 @@ def main():
 
     threads = [threading.Thread(target=watch)]
     threads[0].start()
+    for _ in range(20):
+        threads.append(threading.Thread(target=send_slowly, args=(server.port, end)))
+        threads[-1].start()
     random.seed(1)
     order = []
     while time.monotonic() < end:
@@ -125,7 +192,7 @@ def main():
     for thread in threads:
         thread.join()
     # A stop is not held up by what is being read.
-    last = threading.Thread(target=attack, args=("at SIGTERM", *kinds[8][1:3], {400, 503}))
+    last = threading.Thread(target=attack, args=("at SIGTERM", kinds[8][1], {400, 503}))
     last.start()
     time.sleep(0.05)
     begin = time.monotonic()
@@ -137,13 +204,20 @@ def main():
         connection.close()
     times.pop("at SIGTERM", None)
     wrong = [line for line in wrong if not line.startswith("at SIGTERM")]
+    median = {kind: sorted(seconds)[len(seconds) // 2] for kind, seconds in times.items()}
     for kind, seconds in times.items():
-        print(f"{kind:24} {len(seconds):4} times, at most {max(seconds) * 1e3:8.1f} ms")
+        print(f"{kind:24} {len(seconds):4} times, median {median[kind] * 1e3:8.1f} ms, at most "
+              f"{max(seconds) * 1e3:8.1f} ms")
     health.sort()
     at = lambda part: health[min(len(health) - 1, int(part * len(health)))] * 1e3
     print(f"/health: {len(health)} times, p50 {at(.5):.2f} ms, p90 {at(.9):.2f} ms, "
           f"p99 {at(.99):.2f} ms, most {health[-1] * 1e3:.2f} ms")
     print(f"SIGTERM: exit {code} after {stop:.2f} s, of --drain-seconds 2 and 5 more")
+    if args.require:
+        limits = {kind: 0.05 if kind == "1 MB of keys" else 2.0 for kind in times}
+        wrong += [f"{kind}: {seconds * 1e3:.0f} ms" for kind, seconds in median.items()
+                  if seconds > limits[kind]]
+        wrong += [f"/health: p99 {at(.99):.1f} ms"] if at(.99) > 50 else []
     for line in wrong:
         print("wrong:", line)
     sys.exit(1 if wrong or stop > 8 else 0)

@@ -293,6 +293,43 @@ TEST_F(Messages, ErrorsHaveAnthropicsForm) {
   EXPECT_EQ(events.back().at("error").at("message"), "a kernel failed");
 }
 
+// What is refused before the application has seen it has the same form.
+TEST_F(Messages, EarlyErrorsHaveAnthropicsForm) {
+  start();
+  const auto expect = [](const Response& got, int status, const std::string& type) {
+    EXPECT_EQ(got.status, status) << got.body;
+    const Json json = got.json();
+    ASSERT_EQ(json.value("type", ""), "error") << got.body;
+    EXPECT_EQ(json.at("error").at("type"), type);
+    EXPECT_EQ(json.at("request_id"), got.header("request-id"));
+  };
+  expect(post(kPath, asked(""), "Content-Type: text/plain\r\n"), 415, "invalid_request_error");
+  expect(fetch(port_, "GET", kPath), 405, "invalid_request_error");
+  expect(post(kPath, "{"), 400, "invalid_request_error");
+  expect(post(kPath, asked(""), "Origin: https://other.example\r\n"), 403, "permission_error");
+  const auto raw = [&](const std::string& text) {
+    Client client(port_);
+    client.send(text);
+    return client.read();
+  };
+  const std::string head = concat("POST ", kPath, "?beta=true HTTP/1.1\r\nHost: localhost\r\n");
+  expect(raw(head + "Content-Length: 99999999999\r\n\r\n"), 413, "request_too_large");
+  expect(raw(head + "Transfer-Encoding: xchunked\r\n\r\n"), 400, "invalid_request_error");
+  expect(raw(head + "x: " + std::string(20000, 'x') + "\r\n\r\n"), 431, "invalid_request_error");
+  // Other paths have OpenAI's.
+  const Response other = post("/v1/messagesx", "{}", "Content-Type: text/plain\r\n");
+  EXPECT_TRUE(other.json().at("error").contains("param")) << other.body;
+}
+
+// A last message of the assistant is the answer's beginning.
+TEST_F(Messages, PrefillIsGoneOnWith) {
+  start();
+  say("b");
+  const std::string prompt = prompt_of(kPath, R"({"max_tokens": 10, "messages": [
+      {"role": "user", "content": "x"}, {"role": "assistant", "content": "The answer is"}]})");
+  EXPECT_TRUE(prompt.ends_with("<|im_start|>assistant\nThe answer is")) << prompt;
+}
+
 TEST_F(Messages, ErrorsNameTheClientsFields) {
   start();
   const auto blocks = [](const std::string& role, const std::string& block) {

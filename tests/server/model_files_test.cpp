@@ -4,6 +4,8 @@
 
 #include "../model/testing.h"
 #include "core/json_file.h"
+#include "model/formats/quantize.h"
+#include "model/model_source.h"
 #include "server/api_error.h"
 #include "server/chat/chat_template.h"
 #include "server/chat/find_template.h"
@@ -51,6 +53,23 @@ std::string render(const ServedModel& model, const Json& tools = Json::array()) 
 
 FileJson named(const std::string& name, const std::string& text) {
   return {{"name", name}, {"template", text}};
+}
+
+TEST(GgufFile, IsServedAsItsFolder) {
+  const TempFolder folder;
+  const std::string demo = REPLAYSSM_SOURCE_DIR "/models/demo-gdn";
+  const std::string file = folder.file("demo-Q8_0.gguf");
+  quantize_model(demo, QuantTarget::kQ8_0, file);
+  const auto serve = [](const std::string& path) {
+    const auto eos = read_source_model(path).description.spec.eos_ids;
+    return load_served_model(path, "", 4096, 1000, eos);
+  };
+  const ServedModel want = serve(demo), got = serve(file);
+  EXPECT_EQ(got.names, std::vector<std::string>{"demo-Q8_0"});
+  EXPECT_EQ(got.eos_ids, want.eos_ids);
+  EXPECT_EQ(render(got), render(want));
+  const std::string text = "<|im_start|>user\nWhat is x[3] + 14?<|im_end|>\n";
+  EXPECT_EQ(got.encode(text, true, "prompt"), want.encode(text, true, "prompt"));
 }
 
 TEST(Templates, EveryPlaceAndForm) {

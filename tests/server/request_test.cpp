@@ -190,7 +190,7 @@ TEST(Request, ChatMessages) {
     {"role": "tool", "tool_call_id": "c1", "content": "r"},
     {"role": "system", "content": "late"}]})");
   EXPECT_EQ(request.prompt.text,
-            "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nab<|im_end|>\n"
+            "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n"
             "<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n"
             "</tool_call><|im_end|>\n<|im_start|>tool\n<tool_response>\nr\n</tool_response>"
             "<|im_end|>\n<|im_start|>system\nlate<|im_end|>\n<|im_start|>assistant\n");
@@ -255,6 +255,102 @@ TEST(Request, ChatRefusedByName) {
     SCOPED_TRACE(c.messages);
     expect_refused(c.field, [&] { chat(concat("{\"messages\": ", c.messages, "}")); });
   }
+}
+
+// A call that a model wrote wrongly is part of the history: it is served, and said.
+TEST(Request, ArgumentsThatAreNoJson) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "a"},
+    {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function",
+      "function": {"name": "f", "arguments": "{\"a\": "}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "invalid"}]})";
+  const ChatRequest request = chat(body);
+  EXPECT_NE(request.prompt.text.find(R"("arguments": {"a": })"), std::string::npos);
+  ASSERT_EQ(request.common.warnings.size(), 1u);
+  EXPECT_TRUE(
+      request.common.warnings[0].starts_with("messages[1].tool_calls[0].function.arguments: "));
+  // A template that goes through the arguments gets an object.
+  ServedModel model = served();
+  model.chat_template = std::make_shared<const ChatTemplate>(
+      "{%- for m in messages %}{%- for c in m.tool_calls or [] %}"
+      "{%- for k, v in c.function.arguments | items %}{{- k ~ '=' ~ v ~ ';' }}{%- endfor %}"
+      "{%- endfor %}{{- m.content }}{%- endfor %}",
+      "strict", "", "");
+  const ChatRequest strict = parse_chat(parse_json(body), model, false);
+  EXPECT_EQ(strict.prompt.text, "aarguments={\"a\": ;invalid");
+  EXPECT_EQ(strict.common.warnings.size(), 1u);
+}
+
+TEST(Request, TheLastMessageIsGoneOnWith) {
+  const auto with_last = [](const std::string& message, const std::string& extra) {
+    return R"({"messages": [{"role": "user", "content": "a"}, )" + message + "], " + extra + "}";
+  };
+  const std::string last = R"({"role": "assistant", "content": "The answer <|im_end|> is "})";
+  const std::string go_on = "\"continue_final_message\": true";
+  const std::string begun =
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nThe answer <|im_end|> is ";
+  EXPECT_EQ(chat(with_last(last, go_on)).prompt.text, begun);
+  EXPECT_EQ(chat(with_last(last, go_on + ", \"add_generation_prompt\": false")).prompt.text, begun);
+  EXPECT_EQ(chat(with_last(last, "\"add_generation_prompt\": false")).prompt.text,
+            begun + "<|im_end|>\n");
+  EXPECT_FALSE(chat(with_last(last, go_on)).opens_reasoning);
+  const std::string thinks = R"({"role": "assistant", "content": "<think>\nhm"})";
+  EXPECT_TRUE(chat(with_last(thinks, go_on)).opens_reasoning);
+  expect_refused("continue_final_message",
+                 [&] { chat(with_last(last, go_on + ", \"add_generation_prompt\": true")); });
+  for (const char* message :
+       {R"({"role": "user", "content": "b"})", R"({"role": "assistant", "content": ""})",
+        R"({"role": "assistant", "content": "b", "tool_calls": [{"function": {"name": "f"}}]})"}) {
+    expect_refused("continue_final_message", [&] { chat(with_last(message, go_on)); });
+  }
+}
+
+// Text parts are joined as the model's template would, if it takes them.
+TEST(Request, PartsAreJoinedAsTheTemplateDoes) {
+  const auto prompt = [](const std::string& source) {
+    ServedModel model = served();
+    model.chat_template = std::make_shared<const ChatTemplate>(source, "t", "", "");
+    return parse_chat(parse_json(R"({"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})"),
+                      model, false)
+        .prompt.text;
+  };
+  const std::string parts =
+      "{%- for m in messages %}{%- if m.content is string %}{{- m.content }}{%- else %}"
+      "{%- for p in m.content %}{{- p.text }}SEPARATOR{%- endfor %}{%- endif %}{%- endfor %}";
+  const auto with_separator = [&](const std::string& separator) {
+    std::string source = parts;
+    source.replace(source.find("SEPARATOR"), 9, separator);
+    return source;
+  };
+  EXPECT_EQ(prompt(with_separator("")), "ab");
+  EXPECT_EQ(prompt(with_separator("{{- ' | ' }}")), "a | b");
+  EXPECT_EQ(prompt("{%- for m in messages %}{{- m.content }}{%- endfor %}"), "a\nb");
+  EXPECT_EQ(prompt("{%- for m in messages %}{{- 'U: ' + m.content }}{%- endfor %}"), "U: a\nb");
+}
+
+TEST(Request, ReasoningEffortReachesTheTemplate) {
+  ServedModel model = served();
+  model.chat_template = std::make_shared<const ChatTemplate>(
+      "{{- reasoning_effort ~ ' ' ~ enable_thinking }}", "t", "", "");
+  const auto prompt = [&](const std::string& extra) {
+    return parse_chat(parse_json(chat_with(extra)), model, false).prompt.text;
+  };
+  EXPECT_TRUE(prompt("\"reasoning_effort\": \"low\"").starts_with("low "));
+  EXPECT_EQ(prompt("\"reasoning_effort\": \"none\""), "none False");
+  EXPECT_EQ(prompt("\"reasoning_effort\": \"none\", \"enable_thinking\": true"), "none True");
+}
+
+TEST(Request, OtherNamesAndLeastTokens) {
+  EXPECT_FLOAT_EQ(completion(with("\"repeat_penalty\": 1.5")).common.engine.penalties.repetition,
+                  1.5f);
+  expect_refused("repeat_penalty",
+                 [] { completion(with("\"repeat_penalty\": 1.5, \"repetition_penalty\": 1.4")); });
+  expect_refused("repeat_last_n",
+                 [] { completion(with("\"repeat_penalty\": 1.5, \"repeat_last_n\": 64")); });
+  completion(with("\"repeat_penalty\": 1, \"repeat_last_n\": 64"));
+  EXPECT_EQ(completion(with("\"min_tokens\": 9")).common.min_tokens, 9);
+  expect_refused("min_tokens", [] { completion(with("\"min_tokens\": 17")); });
+  EXPECT_FALSE(chat(chat_with("\"parallel_tool_calls\": false")).parallel_calls);
 }
 
 TEST(Request, DeepJsonIsRefused) {

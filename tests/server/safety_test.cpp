@@ -221,7 +221,7 @@ TEST_F(HttpTest, ACancelledRequestsLineHasItsNumbers) {
   client.send_request("POST", "/v1/completions",
                       R"({"prompt": "a b c", "max_tokens": 150, "stream": true, "who": 1})",
                       "x-request-id: left\r\n");
-  ASSERT_TRUE(client.wait_for("x"));
+  ASSERT_TRUE(client.wait_for("\"text\":\"x"));
   client.close();
   ASSERT_TRUE(logged("id=left path=/v1/completions status=499"));
   const std::lock_guard lock(log_mutex_);

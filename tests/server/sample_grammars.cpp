@@ -1,22 +1,32 @@
-// Draws texts from grammars for check_samples.py. Each line on stdin is an object {"schema", "n"}
-// or
-// {"regex", "n"}; each on stdout {"texts", "unfinished", "seconds"}, or {"param", "error"} if the
-// grammar is refused.
+// Draws texts from grammars for check_samples.py. Each line on stdin is an object of "n" and one of
+// "schema", "regex", "grammar", or "tools" with "style" (json, xml, list); each on stdout {"texts",
+// "unfinished", "seconds"}, or {"param", "error"} if the grammar is refused. Of a tool's call the
+// text is its arguments, as the server reads them out of the call.
 #include <chrono>
 #include <iostream>
 
 #include "sampler.h"
 #include "server/api_error.h"
+#include "server/chat/tool_calls.h"
 #include "server/grammar/grammar.h"
 
 namespace replayssm::server {
 namespace {
 
+ToolStyle style_of(const std::string& name) {
+  return name == "xml" ? ToolStyle::kXml : name == "list" ? ToolStyle::kList : ToolStyle::kJson;
+}
+
+std::string arguments_of(const std::string& text, const Json& tools) {
+  const CallReading reading = read_calls(text, tools, TextEnd::kEnded);
+  const bool one = reading.calls.size() == 1 && reading.length == text.size();
+  return one ? reading.calls[0].arguments : "not read: " + text;
+}
+
 ConstraintPtr grammar_of(const Json& line, GrammarCompiler& grammars, Warnings& warnings) {
   using Kind = Structure::Kind;
   if (line.contains("tools")) {
-    const ToolStyle style = line.at("style") == "xml" ? ToolStyle::kXml : ToolStyle::kJson;
-    return grammars.tool_call(line.at("tools"), style, warnings);
+    return grammars.tool_call(line.at("tools"), style_of(line.at("style")), warnings);
   }
   for (const auto& [name, kind] :
        {std::pair{"schema", Kind::kSchema}, {"regex", Kind::kRegex}, {"grammar", Kind::kGrammar}}) {
@@ -38,7 +48,8 @@ Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
     sampler.n_masks = 0;
     for (int i = 0; i < line.at("n").get<int>(); ++i) {
       if (const auto text = sampler.draw(*grammar)) {
-        out["texts"].push_back(*text);
+        out["texts"].push_back(line.contains("tools") ? arguments_of(*text, line.at("tools"))
+                                                      : *text);
       } else {
         out["unfinished"] = out["unfinished"].get<int>() + 1;
       }
@@ -50,6 +61,8 @@ Json answer(const Json& line, GrammarCompiler& grammars, Sampler& sampler) {
     return out;
   } catch (const ApiError& e) {
     return {{"param", e.object().value("param", "")}, {"error", e.what()}, {"seconds", seconds()}};
+  } catch (const Error& e) {  // while it was drawn from
+    return {{"error", e.what()}, {"seconds", seconds()}};
   }
 }
 
@@ -61,9 +74,12 @@ int main(int n_arguments, char** arguments) {
   using namespace replayssm::server;
   const ServedModel model = sampled_model();
   GrammarCompiler grammars(model);
-  Sampler sampler(model, n_arguments > 1 ? std::stoull(arguments[1]) : 1);
+  const uint64_t seed = n_arguments > 1 ? std::stoull(arguments[1]) : 1;
+  Sampler quoted(model, seed), bare(model, seed, "\"}]<>");
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << dump_json(answer(Json::parse(line), grammars, sampler)) << std::endl;
+    const Json asked = Json::parse(line);
+    Sampler& sampler = asked.value("style", "") == "xml" ? bare : quoted;
+    std::cout << dump_json(answer(asked, grammars, sampler)) << std::endl;
   }
   return 0;
 }

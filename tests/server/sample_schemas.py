@@ -307,3 +307,26 @@ WRITTEN = r"""[
 
 def of_tools():
     return of_pydantic() + json.loads(WRITTEN)
+
+
+# Arguments of one call: strings of every kind stand at their first level, where XML has no quotes.
+def of_calls(rng, n, pattern):
+    out = []
+    for number in range(n):
+        maker = Maker(rng)
+        properties = {}
+        for name in rng.sample(WORDS, rng.randint(1, 3)):
+            schema = {"type": "string", "pattern": pattern(rng)} if rng.random() < 0.4 else (
+                maker.string() if rng.random() < 0.5 else maker.schema(2))
+            if rng.random() < 0.2:
+                schema = {"anyOf": [schema, {"type": "null"}]}
+            properties[name] = schema
+        schema = {"type": "object", "properties": properties,
+                  "required": [name for name in properties if rng.random() < 0.7]}
+        if rng.random() < 0.2:
+            schema["additionalProperties"] = maker.schema(1)
+        if maker.definitions:
+            schema["$defs"] = maker.definitions
+        out.append(schema)
+    objects = [schema for schema in of_tools() if schema.get("type", "object") == "object"]
+    return out + objects * 4

@@ -23,11 +23,12 @@ inline ServedModel sampled_model() {
 // temperature do; the others prefer tokens of one byte, which reach every state of an automaton.
 class Sampler {
  public:
-  Sampler(const ServedModel& model, uint64_t seed)
+  // `closers`: the characters that end what would go on for long.
+  Sampler(const ServedModel& model, uint64_t seed, std::string_view closers = "\"}]")
       : tokenizer_(*model.tokenizer), ends_(model.eos_ids), random_(seed) {
     for (int32_t id = 0; id < kSampledVocab; ++id) {
       const auto token = tokenizer_.token_bytes(id);
-      closes_.push_back(token.find_first_of("\"}]") != std::string_view::npos);
+      closes_.push_back(token.find_first_of(closers) != std::string_view::npos);
       is_byte_.push_back(token.size() == 1);
     }
   }

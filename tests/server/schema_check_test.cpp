@@ -21,6 +21,7 @@ TEST(SchemaCheck, RefusesWhatIsNotEnforcedByName) {
       {R"({"type": "string", "format": "uri-template"})", "s.format"},
       {R"({"type": "object", "propertyNames": {"pattern": "a"}})", "s.propertyNames"},
       {R"({"type": "object", "minProperties": 1})", "s.minProperties"},
+      {R"({"type": "object", "required": ["a"], "unevaluatedProperties": false})", "s.required"},
       {R"({"type": "object", "additionalProperties": true, "maxProperties": 1})",
        "s.maxProperties"},
       {R"({"type": "object", "dependentRequired": {"a": ["b"]}})", "s.dependentRequired"},
@@ -214,6 +215,14 @@ TEST(SchemaCheck, JoinsExactly) {
             "required": ["a"], "additionalProperties": false},
            {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
             "required": ["b"], "additionalProperties": false}]})"},
+      {R"({"type": "object", "properties": {"b": {"type": "null"}}, "unevaluatedProperties": false,
+           "allOf": [{"properties": {"a": {"type": "null"}}}]})",
+       R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
+           "additionalProperties": false})"},
+      {R"({"type": "object", "properties": {"a": {"type": "null"}}, "allOf": [
+           {"properties": {"b": {"type": "null"}}, "unevaluatedProperties": false}]})",
+       R"({"type": "object", "properties": {"b": {"type": "null"}},
+           "additionalProperties": false})"},
       {R"({"type": "array", "items": [{"type": "null"}], "additionalItems": false})",
        R"({"type": "array", "prefixItems": [{"type": "null"}], "items": false})"},
   };

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <thread>
@@ -180,6 +181,32 @@ TEST(Serve, AKeyFileWithBlanksAndAByteOrderMark) {
   EXPECT_EQ(fetch(server.port(), "GET", "/v1/models").status, 401);
   const std::string header = "Authorization: Bearer secret\r\n";
   EXPECT_EQ(fetch(server.port(), "GET", "/v1/models", "", header).status, 200);
+}
+
+// Nothing is under way while the model is loaded: a stop waits for nothing.
+TEST(Serve, StopsWhileItLoads) {
+  const TempFolder folder;
+  const std::string pipe = folder.file("template");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::string binary = REPLAYSSM_BINARY_DIR "/replayssm";
+  const pid_t pid = fork();
+  if (pid == 0) {
+    execl(binary.c_str(), binary.c_str(), "serve", "-m", REPLAYSSM_SOURCE_DIR "/models/demo-gdn",
+          "--port", "0", "--memory", "1", "--threads", "1", "--chat-template", pipe.c_str(),
+          nullptr);
+    _exit(127);
+  }
+  int writer = -1;  // the server has begun to read: it waits for what is not written
+  for (int i = 0; i < 3000 && writer < 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    writer = open(pipe.c_str(), O_WRONLY | O_NONBLOCK);
+  }
+  EXPECT_GE(writer, 0);
+  kill(pid, SIGTERM);
+  int status = 0;
+  EXPECT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  close(writer);
 }
 
 // An answer that would go on for long is cut at --drain-seconds.

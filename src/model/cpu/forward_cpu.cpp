@@ -1,5 +1,7 @@
 #include "model/cpu/forward_cpu.h"
 
+#include <cstring>
+
 #include "core/error.h"
 
 namespace replayssm {
@@ -43,6 +45,31 @@ void check_batch(const ForwardBatch& batch, const Model& model, const ForwardLim
   for (const int64_t token : batch.logit_tokens) {
     REPLAYSSM_CHECK(token >= 0 && token < n_tokens, "logits of token ", token, " of ", n_tokens);
   }
+}
+
+void ForwardCpu::draft(std::span<const DraftRow> rows, StatePool& pool) {
+  const Model& model = engine_.model;
+  const auto n = static_cast<int64_t>(rows.size());
+  REPLAYSSM_CHECK(model.spec().mtp && n <= std::min(limits_.max_rows, limits_.max_logits) &&
+                      n <= limits_.max_tokens,
+                  n, " drafts");
+  rows_.take(rows);
+  const int64_t hidden = model.spec().hidden;
+  const ops::Matrix previous{scratch_.normed, model.activation(), n, hidden, hidden};
+  const ops::Matrix last{scratch_.drafted, model.activation(), limits_.max_rows, hidden, hidden};
+  for (int64_t i = 0; i < n; ++i) {
+    const DraftRow& row = rows[static_cast<size_t>(i)];
+    check_slot(row.ring_slot, pool.sizes.ring_slots, "ring");
+    REPLAYSSM_CHECK(row.token >= 0 && row.token < model.spec().vocab && row.position >= 1 &&
+                        row.from < last.rows,
+                    "draft of token ", row.token, " at ", row.position, " from ", row.from);
+    const void* from =
+        row.from >= 0 ? last.at(row.from) : pool.parts.hidden(row.ring_slot, row.position - 1).data;
+    std::memcpy(previous.at(i), from, static_cast<size_t>(hidden * dtype_bytes(last.dtype)));
+  }
+  const ForwardBatch batch{{}, rows_.tokens, {}};
+  OpsCpu ops(engine_, batch, rows_, pool);
+  run_mtp_draft(ops, model.spec(), weights_, model.n_target_attention(), scratch_);
 }
 
 }  // namespace replayssm

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/cpu/ops_cpu.h"
-#include "model/forward_pass.h"
+#include "model/mtp_pass.h"
 
 namespace replayssm {
 
@@ -30,8 +30,15 @@ class ForwardCpu {
     check_batch(batch, engine_.model, limits_, pool.sizes);
     rows_.sort(batch);
     Ops ops(engine_, batch, rows_, pool, std::forward<More>(more)...);
-    run_forward(ops, engine_.model.spec(), weights_, scratch_);
+    const ModelSpec& spec = engine_.model.spec();
+    run_forward(ops, spec, weights_, scratch_);
+    if (spec.mtp && !batch.tokens.empty()) {
+      run_mtp_entries(ops, spec, weights_, engine_.model.n_target_attention(), scratch_);
+    }
   }
+  // One pass of the drafting head, of sequences whose passes have brought it up to their rows'
+  // positions; logits() [rows.size(), vocab] likewise.
+  void draft(std::span<const DraftRow> rows, StatePool& pool);
 
   const float* logits() const { return scratch_.logits; }
   // Beside the arena's.

@@ -16,12 +16,26 @@ PassRowsCpu::PassRowsCpu(const ForwardLimits& limits) {
   rows.reserve(static_cast<size_t>(limits.max_rows));
   windows.reserve(static_cast<size_t>(limits.max_rows));
   positions.resize(static_cast<size_t>(limits.max_tokens));
+  tokens.reserve(static_cast<size_t>(limits.max_rows));
 }
 
 int64_t PassRowsCpu::bytes() const {
-  return static_cast<int64_t>(rows.capacity() * sizeof(Row) +
-                              windows.capacity() * sizeof(ops::AttentionRow) +
-                              positions.size() * sizeof(int64_t));
+  return static_cast<int64_t>(
+      rows.capacity() * sizeof(Row) + windows.capacity() * sizeof(ops::AttentionRow) +
+      positions.size() * sizeof(int64_t) + tokens.capacity() * sizeof(int32_t));
+}
+
+void PassRowsCpu::take(std::span<const DraftRow> drafts) {
+  rows.clear();
+  windows.clear();
+  tokens.clear();
+  n_step = 0;
+  for (const DraftRow& draft : drafts) {
+    const auto i = static_cast<int64_t>(tokens.size());
+    tokens.push_back(draft.token);
+    positions[static_cast<size_t>(i)] = draft.position;
+    windows.push_back({draft.pages, draft.position, 1, i, /*first=*/1});
+  }
 }
 
 void PassRowsCpu::sort(const ForwardBatch& batch) {
@@ -63,10 +77,10 @@ EngineCpu::EngineCpu(const Model& model_in, const CpuLayers& layers_in,
 
 void OpsCpu::embed(const CpuWeights& weights, ops::Matrix residual) const {
   const int32_t* tokens = batch_.tokens.data();
-  if (weights.embedding.data == nullptr) {
-    ops::embed(context(), weights.head, tokens, residual);
-  } else {
+  if (weights.embedding.data != nullptr) {
     ops::embed(context(), weights.embedding, tokens, residual);
+  } else {
+    ops::embed(context(), weights.table.empty() ? weights.head : weights.table, tokens, residual);
   }
 }
 
@@ -111,22 +125,52 @@ void OpsCpu::recurrence(size_t layer, StepArgs args) const {
   if (args.n_rows > 0) plan.sweep(args, engine_.parallel);
 }
 
+void OpsCpu::prepare(ops::Heads x, ops::NormWeight norm, const AttentionPrologue& prologue) const {
+  if (norm.data != nullptr) ops::head_norm(context(), x, norm, prologue.eps);
+  if (prologue.rope < 0) return;
+  engine_.ropes[static_cast<size_t>(prologue.rope)].apply(context(), prologue.angles, x);
+}
+
+void OpsCpu::remember(size_t layer, const AttentionPrologue& prologue, ops::Heads k,
+                      ops::Heads v) const {
+  prepare(k, prologue.k_norm, prologue);
+  ops::kv_append(context(), engine_.layers.kv[layer], pool_.kv[layer], rows_.windows.data(),
+                 std::ssize(rows_.windows), k, v);
+}
+
 void OpsCpu::attend(size_t layer, const AttentionPrologue& prologue, float scale, ops::Heads q,
                     ops::Heads k, ops::Heads v, ops::Heads y) const {
-  if (prologue.q_norm.data != nullptr) {
-    ops::head_norm(context(), q, prologue.q_norm, prologue.eps);
-    ops::head_norm(context(), k, prologue.k_norm, prologue.eps);
+  prepare(q, prologue.q_norm, prologue);
+  remember(layer, prologue, k, v);
+  ops::attention(context(), engine_.layers.kv[layer], pool_.kv[layer], rows_.windows.data(),
+                 std::ssize(rows_.windows), scale, q, y);
+}
+
+// y[t] = the hidden state at the position before token t's; before the first, zeros.
+void OpsCpu::previous_hidden(ops::ConstMatrix hidden, ops::Matrix y) const {
+  const auto bytes = static_cast<size_t>(hidden.cols * dtype_bytes(hidden.dtype));
+  for (const Row& row : rows_.rows) {
+    if (row.n_tokens == 0) continue;
+    if (row.start == 0) {
+      std::memset(y.at(row.token), 0, bytes);
+    } else {
+      std::memcpy(y.at(row.token), pool_.parts.hidden(row.ring_slot, row.start - 1).data, bytes);
+    }
+    for (int64_t i = row.token + 1; i < row.token + row.n_tokens; ++i) {
+      std::memcpy(y.at(i), hidden.at(i - 1), bytes);
+    }
   }
-  if (prologue.rope >= 0) {
-    const ops::Rope& rope = engine_.ropes[static_cast<size_t>(prologue.rope)];
-    rope.apply(context(), prologue.angles, q);
-    rope.apply(context(), prologue.angles, k);
+}
+
+// The last rows of each window, as many as the ring holds.
+void OpsCpu::keep_hidden(ops::ConstMatrix hidden) const {
+  const int64_t ring_rows = engine_.layers.sizes.hidden.ring_rows;
+  for (const Row& row : rows_.rows) {
+    for (int64_t i = std::max<int64_t>(0, row.n_tokens - ring_rows); i < row.n_tokens; ++i) {
+      const MemorySpan to = pool_.parts.hidden(row.ring_slot, row.start + i);
+      std::memcpy(to.data, hidden.at(row.token + i), static_cast<size_t>(to.bytes));
+    }
   }
-  const ops::KvShape& shape = engine_.layers.kv[layer];
-  const ops::KvPool& pages = pool_.kv[layer];
-  const auto n_rows = std::ssize(rows_.windows);
-  ops::kv_append(context(), shape, pages, rows_.windows.data(), n_rows, k, v);
-  ops::attention(context(), shape, pages, rows_.windows.data(), n_rows, scale, q, y);
 }
 
 void OpsCpu::activated_linear(MlpKind kind, const ops::Linear& w, ops::Matrix inner, ops::Matrix y,

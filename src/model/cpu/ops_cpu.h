@@ -19,10 +19,13 @@ struct PassRowsCpu {
   size_t n_step = 0;
   std::vector<ops::AttentionRow> windows;  // of rows with tokens
   std::vector<int64_t> positions;          // [max_tokens]
+  std::vector<int32_t> tokens;             // of a draft pass
 
   // Takes the memory of passes within the limits.
   explicit PassRowsCpu(const ForwardLimits& limits);
   void sort(const ForwardBatch& batch);
+  // A draft pass: a window of one token each. There is no entry at position 0.
+  void take(std::span<const DraftRow> drafts);
   int64_t bytes() const;
 };
 
@@ -83,6 +86,10 @@ class OpsCpu {
   void attend(size_t layer, const AttentionPrologue& prologue, float scale, ops::Heads q,
               ops::Heads k, ops::Heads v, ops::Heads y) const;
 
+  void remember(size_t layer, const AttentionPrologue& prologue, ops::Heads k, ops::Heads v) const;
+  void previous_hidden(ops::ConstMatrix hidden, ops::Matrix y) const;
+  void keep_hidden(ops::ConstMatrix hidden) const;
+
   void activated_linear(MlpKind kind, const ops::Linear& w, ops::Matrix inner, ops::Matrix y,
                         ops::Matrix out) const;
   void activated_linear_add(MlpKind kind, const ops::Linear& w, ops::Matrix inner, ops::Matrix y,
@@ -113,6 +120,7 @@ class OpsCpu {
     return {engine_.mixed, DType::kF32, residual.rows, residual.cols, residual.cols};
   }
   void add_shared(ops::Matrix mixed, const SharedExpert& shared) const;
+  void prepare(ops::Heads x, ops::NormWeight norm, const AttentionPrologue& prologue) const;
 
   EngineCpu& engine_;
   const ForwardBatch& batch_;

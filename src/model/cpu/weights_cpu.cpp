@@ -3,12 +3,25 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/memory.h"
 #include "model/load_weights.h"
+#include "model/model_source.h"
 
 namespace replayssm {
 
-CpuWeightSink::CpuWeightSink(const Model& model, WeightFiles& files, Arena& arena, bool counts)
-    : model_(model), files_(files), arena_(arena), counts_(counts) {}
+CpuWeightSink::CpuWeightSink(const Model& model, WeightFiles& files, Arena& arena, int64_t total,
+                             ThreadPool* pool)
+    : model_(model),
+      files_(files),
+      arena_(arena),
+      counts_(total == 0),
+      pool_(pool),
+      progress_(total) {}
+
+void CpuWeightSink::count(int64_t bytes) {
+  matrix_bytes_ += bytes;
+  if (!counts_) progress_.show(this->bytes());
+}
 
 // FP8 is widened to bf16 in files of bf16, else to fp32; products of bf16 parts alone stay bf16.
 DType CpuWeightSink::packed_dtype(std::span<const MatrixPart> parts) const {
@@ -30,8 +43,8 @@ ops::Linear CpuWeightSink::stacked(std::span<const MatrixPart> parts) {
       continue;
     }
     const ops::QuantMatrix matrix = files_.few_bits(part);
-    matrix_bytes_ += ops::Linear::packed_bytes(matrix.rows, matrix.cols, matrix.format);
-    if (!counts_) all.push_back(ops::Linear::pack(matrix));
+    count(ops::Linear::packed_bytes(matrix.rows, matrix.cols, matrix.format));
+    if (!counts_) all.push_back(ops::Linear::pack(matrix, nullptr, pool_));
   }
   if (counts_) return {};
   return all.size() == 1 ? std::move(all[0]) : ops::Linear::stack(std::move(all));
@@ -46,7 +59,7 @@ ops::Linear CpuWeightSink::linear(std::span<const MatrixPart> parts, LinearUse) 
   int64_t n_out = 0;
   for (const MatrixPart& part : parts) n_out += part.n_rows;
   const DType dtype = packed_dtype(parts);
-  matrix_bytes_ += ops::Linear::packed_bytes(n_out, parts[0].cols, dtype);
+  count(ops::Linear::packed_bytes(n_out, parts[0].cols, dtype));
   if (counts_) return {};
   const DType fp8_to = model_.stored() == DType::kBF16 ? DType::kBF16 : DType::kF32;
   ops::Linear out(n_out, parts[0].cols, dtype);
@@ -77,6 +90,10 @@ void CpuWeightSink::tables(const ModelDescription& model, CpuWeights& out) {
   }
   const MatrixPart head{model.names.lm_head, vocab, hidden, 0, vocab};
   out.head = linear({&head, 1}, LinearUse::kGate);
+  if (files_.format_of(table.name) == MatrixFormat::kFewBits) {
+    out.table = linear({&table, 1}, LinearUse::kGate);
+    return;
+  }
   const DType stored = model_.stored();
   void* to = arena_.take("weights", vocab * hidden * dtype_bytes(stored));
   out.embedding = {to, stored, vocab, hidden, hidden};
@@ -86,22 +103,24 @@ void CpuWeightSink::tables(const ModelDescription& model, CpuWeights& out) {
 }
 
 int64_t weight_bytes_cpu(const Model& model) {
-  WeightFiles files(model.description(), model.folder());
+  const auto files = open_weights(model.description(), model.path());
   CountingArena arena(HostArena::kAlignment);
-  CpuWeightSink sink(model, files, arena, /*counts=*/true);
+  CpuWeightSink sink(model, *files, arena, /*total=*/0, nullptr);
   take_weights(model.description(), sink);
   return sink.bytes();
 }
 
-LoadedWeightsCpu load_weights_cpu(const Model& model, Arena& arena) {
-  WeightFiles files(model.description(), model.folder());
-  CpuWeightSink sink(model, files, arena, /*counts=*/false);
+LoadedWeightsCpu load_weights_cpu(const Model& model, Arena& arena, ThreadPool* pool) {
+  const int64_t total = weight_bytes_cpu(model);
+  check_memory(static_cast<double>(total), model.path() + ": its weights");
+  const auto files = open_weights(model.description(), model.path());
+  CpuWeightSink sink(model, *files, arena, total, pool);
   LoadedWeightsCpu out;
   out.weights = take_weights(model.description(), sink);
-  files.finish();
+  files->finish();
   out.bytes = sink.bytes();
-  out.n_parameters = files.n_parameters();
-  out.skipped = files.skipped();
+  out.n_parameters = files->n_parameters();
+  out.skipped = files->skipped();
   return out;
 }
 

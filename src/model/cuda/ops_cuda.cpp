@@ -38,6 +38,11 @@ CudaLayers plan_layers_cuda(const Model& model) {
     fail("the largest step is ", model.options().max_window, " tokens; on CUDA it must lie in [1, ",
          kLongestWindow, "]");
   }
+  if (model.spec().mtp) {
+    fail(
+        "--draft mtp: CUDA does not run multi-token-prediction heads yet; draft with ngram or a "
+        "model folder, or use --device cpu");
+  }
   if (model.activation() != DType::kBF16) {
     fail("CUDA takes models stored in bf16; activations of this one are ",
          dtype_name(model.activation()));

@@ -1,11 +1,15 @@
 #include "model/cuda/weight_source.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "model/formats/encode.h"
 #include "model/fp8.h"
+#include "model/model_folder.h"
+#include "model/model_source.h"
 
 namespace replayssm {
 namespace {
@@ -14,17 +18,21 @@ using ops::cuda::WeightType;
 
 class FileWeights final : public WeightSource {
  public:
-  explicit FileWeights(const Model& model) : files_(model.description(), model.folder()) {}
+  explicit FileWeights(const Model& model)
+      : files_(open_weights(model.description(), model.path())),
+        gguf_(is_gguf(model.path())),
+        path_(model.path()) {}
 
-  bool has(const std::string& name) const override { return files_.has(name); }
+  bool has(const std::string& name) const override { return files_->has(name); }
 
   WeightType type_of(const std::string& name) const override {
-    switch (files_.format_of(name)) {
+    switch (files_->format_of(name)) {
       case MatrixFormat::kFp8Tensor:
         return WeightType::kFp8Row;
       case MatrixFormat::kFp8Block:
         return WeightType::kFp8Block;
       case MatrixFormat::kFewBits:
+        if (gguf_) break;
         fail("tensor '", name, "' is in few bits; the CUDA backend takes matrices in BF16 or FP8");
       case MatrixFormat::kWide:
         break;
@@ -34,7 +42,13 @@ class FileWeights final : public WeightSource {
 
   void matrix(const MatrixPart& part, WeightType type, void* to, float* scales) override {
     if (type != WeightType::kBF16) return fp8_matrix(part, type, to, scales);
-    const ops::ConstMatrix rows = files_.rows(part, DType::kBF16);
+    const ops::ConstMatrix rows = files_->rows(part, DType::kBF16);
+    if (gguf_ && files_->format_of(part.name) == MatrixFormat::kFewBits && !told_) {
+      std::fprintf(stderr, "%s: on CUDA its matrices of few bits are widened to bf16\n",
+                   path_.c_str());
+      told_ = true;
+    }
+    if (gguf_ && rows.dtype != DType::kBF16) return rounded_matrix(rows, to);
     if (rows.dtype != DType::kBF16) {
       fail("tensor '", part.name, "' is ", dtype_name(rows.dtype),
            "; the CUDA backend takes matrices in BF16 or FP8");
@@ -44,23 +58,35 @@ class FileWeights final : public WeightSource {
 
   void vector(const std::string& name, int64_t n, VectorKind kind, int32_t width,
               float* to) override {
-    const std::vector<float> values = files_.vector(name, n, kind, width);
+    const std::vector<float> values = files_->vector(name, n, kind, width);
     upload(to, values.data(), n * int64_t{sizeof(float)});
   }
 
   void finish() override {
-    files_.check_tied_head();
-    files_.finish();
+    files_->check_tied_head();
+    files_->finish();
   }
 
  private:
+  // Converters keep small matrices of a bf16 model in F32.
+  static void rounded_matrix(const ops::ConstMatrix& rows, void* to) {
+    const int64_t n = rows.rows * rows.cols;
+    const bool wide = rows.dtype == DType::kF32;
+    std::vector<float> values(static_cast<size_t>(n));
+    decode_blocks(wide ? BlockType::kF32 : BlockType::kF16,
+                  static_cast<const std::byte*>(rows.data), n, values.data());
+    std::vector<std::byte> halves(2 * values.size());
+    encode_blocks(BlockType::kBF16, values.data(), n, halves.data());
+    upload(to, halves.data(), 2 * n);
+  }
+
   static void upload(void* to, const void* from, int64_t bytes) {
     check_cuda(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
                "copy of weights");
   }
 
   void fp8_matrix(const MatrixPart& part, WeightType type, void* to, float* scales) {
-    const Fp8Matrix& fp8 = files_.fp8(part);
+    const Fp8Matrix& fp8 = files_->fp8(part);
     upload(to, fp8.values->data + part.first * part.cols, part.n_rows * part.cols);
     std::vector<float> out(static_cast<size_t>(n_scales(type, part.n_rows, part.cols)));
     if (type == WeightType::kFp8Row) {
@@ -79,7 +105,10 @@ class FileWeights final : public WeightSource {
     upload(scales, out.data(), std::ssize(out) * int64_t{sizeof(float)});
   }
 
-  WeightFiles files_;
+  std::unique_ptr<WeightFiles> files_;
+  bool gguf_;
+  std::string path_;
+  bool told_ = false;
 };
 
 }  // namespace

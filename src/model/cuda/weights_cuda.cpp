@@ -21,6 +21,8 @@ class CudaWeightSink {
   CudaWeightSink(Arena& arena, WeightSource& source) : arena_(arena), source_(source) {}
 
   bool has(const std::string& name) const { return source_.has(name); }
+  // Few bits come widened, in the model's order.
+  static bool is_tiled(const std::string&) { return false; }
 
   LinearCuda linear(std::span<const MatrixPart> parts, LinearUse use) {
     LinearCuda out;

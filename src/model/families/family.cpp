@@ -97,6 +97,13 @@ ModelDescription describe_shape(const std::string& folder) {
   return out;
 }
 
+// Files without the drafting head that config.json names are as good: the head is left out.
+void name_tensors(const std::string& folder, const TensorFiles& files, ModelDescription& out) {
+  resolve_names(files, out.names);
+  if (!out.names.mtp) out.spec.mtp.reset();
+  check_formats(folder, files, out.names.skipped_prefixes);
+}
+
 }  // namespace
 
 ModelDescription describe_config(const ConfigObject& config) {
@@ -119,18 +126,13 @@ ModelDescription describe_config(const std::string& path) {
 
 ModelDescription describe_model(const std::string& folder) {
   ModelDescription out = describe_shape(folder);
-  if (TensorFiles::in_folder(folder)) {
-    const TensorFiles files = TensorFiles::open_folder(folder);
-    resolve_names(files, out.names);
-    check_formats(folder, files, out.names.skipped_prefixes);
-  }
+  if (TensorFiles::in_folder(folder)) name_tensors(folder, TensorFiles::open_folder(folder), out);
   return out;
 }
 
 ModelDescription describe_model(const std::string& folder, const TensorFiles& files) {
   ModelDescription out = describe_shape(folder);
-  resolve_names(files, out.names);
-  check_formats(folder, files, out.names.skipped_prefixes);
+  name_tensors(folder, files, out);
   return out;
 }
 

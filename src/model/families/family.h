@@ -1,6 +1,7 @@
 // config.json -> what the model is, and what its tensors are called. One function per family.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -49,13 +50,20 @@ struct MixerNames {
   std::variant<Mamba2Names, GdnNames, AttentionNames, MlpNames, MoeNames> mixer;
 };
 
+struct MtpNames {
+  std::string prefix;  // of all its tensors
+  std::string fc, norm_embedding, norm_hidden, final_norm;
+  MixerNames attention, feed_forward;
+};
+
 // Runs beside ModelSpec: layers[i].mixers[j] has the names mixers[i][j], of the same alternative.
 struct TensorNames {
   std::string embedding, final_norm, lm_head;
   bool wrapped = false;  // the text model is a part of the files: what stands beside it is skipped
   std::vector<std::vector<MixerNames>> mixers;
-  // Of tensors that are not run: drafting layers, vision and audio parts, buffers. resolve_names()
-  // finds them.
+  std::optional<MtpNames> mtp;  // where the spec has one
+  // Of tensors that are not run: vision and audio parts, buffers, and the drafting head unless it
+  // is wanted (ModelOptions::mtp). resolve_names() finds them.
   std::vector<std::string> skipped_prefixes;
 };
 

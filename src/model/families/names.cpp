@@ -187,6 +187,35 @@ std::string aside_prefix(const std::string& name, const std::string& stem, bool 
   return {};
 }
 
+// What stands before "fc.weight" and the like where the files have a drafting head; it may be saved
+// beside the model or within it. Resets the names if there is none.
+void resolve_mtp(const TensorFiles& files, const Stored& stored, TensorNames& names) {
+  MtpNames& mtp = *names.mtp;
+  const std::string own = mtp.prefix, segment = own.substr(own.rfind('.', own.size() - 2) + 1);
+  std::set<std::string> prefixes;
+  for (const TensorView& tensor : files.tensors()) {
+    const size_t at = tensor.name.find(segment);
+    if (at == tensor.name.npos || (at > 0 && tensor.name[at - 1] != '.')) continue;
+    prefixes.insert(tensor.name.substr(0, at + segment.size()));
+  }
+  const auto found = std::ranges::find_if(prefixes, [&](const std::string& prefix) {
+    return stored.has(prefix + mtp.fc.substr(own.size()));
+  });
+  if (found == prefixes.end()) {
+    names.mtp.reset();
+    return;
+  }
+  const auto visit = [&](std::string& name) {
+    if (!name.empty()) name = *found + name.substr(own.size());
+  };
+  for (auto* name :
+       {&mtp.prefix, &mtp.fc, &mtp.norm_embedding, &mtp.norm_hidden, &mtp.final_norm}) {
+    visit(*name);
+  }
+  visit_mixer(mtp.attention, visit);
+  visit_mixer(mtp.feed_forward, visit);
+}
+
 }  // namespace
 
 void resolve_names(const TensorFiles& files, TensorNames& names) {
@@ -197,6 +226,7 @@ void resolve_names(const TensorFiles& files, TensorNames& names) {
   visit_names(names,
               [&](std::string& name) { name = spelled(stem + name.substr(own.size()), stored); });
   names.lm_head = head_of(names.lm_head, stem, stored);
+  if (names.mtp) resolve_mtp(files, stored, names);
 
   const std::string layers = stem + "layers.";
   std::set<std::string> skipped;

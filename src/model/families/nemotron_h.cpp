@@ -13,10 +13,12 @@ namespace {
 enum class Kind { kMamba, kAttention, kMlp, kMoe };
 
 constexpr const char* kPattern = "hybrid_override_pattern";
+constexpr const char* kMtpPattern = "mtp_hybrid_override_pattern";
+constexpr const char* kMtpTypes = "mtp_layers_block_type";
 
-std::vector<Kind> kinds_of_pattern(const ConfigObject& config) {
+std::vector<Kind> kinds_of_pattern(const ConfigObject& config, const char* field) {
   std::vector<Kind> kinds;
-  for (const char c : config.text(kPattern)) {
+  for (const char c : config.text(field)) {
     switch (c) {
       case 'M':
         kinds.push_back(Kind::kMamba);
@@ -31,7 +33,7 @@ std::vector<Kind> kinds_of_pattern(const ConfigObject& config) {
         kinds.push_back(Kind::kMoe);
         break;
       default:
-        config.refuse(kPattern, "holds '", c, "'; known are M, *, - and E");
+        config.refuse(field, "holds '", c, "'; known are M, *, - and E");
     }
   }
   return kinds;
@@ -61,7 +63,7 @@ std::vector<Kind> kinds_of_names(const ConfigObject& config, const char* field) 
 std::vector<Kind> read_kinds(const ConfigObject& config) {
   std::optional<std::vector<Kind>> kinds;
   const char* first = kPattern;
-  if (config.has(kPattern)) kinds = kinds_of_pattern(config);
+  if (config.has(kPattern)) kinds = kinds_of_pattern(config, kPattern);
   for (const char* field : {"layers_block_type", "layer_types"}) {
     if (!config.has(field)) continue;
     auto named = kinds_of_names(config, field);
@@ -183,6 +185,26 @@ MixerNames mixer_names(Kind kind, const std::string& layer) {
   return {norm, moe};
 }
 
+// The drafting head: attention, then a mixture. Another layout of it is read past.
+void describe_mtp(const ConfigObject& config, ModelDescription& out) {
+  std::vector<Kind> kinds;
+  if (config.has(kMtpPattern)) {
+    kinds = kinds_of_pattern(config, kMtpPattern);
+  } else if (config.has(kMtpTypes)) {
+    kinds = kinds_of_names(config, kMtpTypes);
+  }
+  if (kinds != std::vector{Kind::kAttention, Kind::kMoe}) return;
+  out.spec.mtp = {read_attention(config), read_moe(config, out.spec.hidden)};
+  const std::string mtp = "mtp.", first = mtp + "layers.0.", second = mtp + "layers.1.";
+  out.names.mtp = {mtp,
+                   first + "eh_proj.weight",
+                   first + "enorm.weight",
+                   first + "hnorm.weight",
+                   second + "final_layernorm.weight",
+                   mixer_names(Kind::kAttention, first),
+                   mixer_names(Kind::kMoe, second)};
+}
+
 }  // namespace
 
 ModelDescription describe_nemotron_h(const ConfigObject& config) {
@@ -221,6 +243,7 @@ ModelDescription describe_nemotron_h(const ConfigObject& config) {
     spec.layers.push_back({{mixer}});
     out.names.mixers.push_back({mixer_names(kind, layer)});
   }
+  describe_mtp(config, out);
   return out;
 }
 

@@ -185,6 +185,19 @@ ModelDescription describe(const ConfigObject& text, Variant variant) {
         {full[i] ? attention_names(layer) : gdn_names(layer, variant.grouped_projections),
          ff_names(layer, experts[i])});
   }
+  // Qwen3-Next's files have the head and its configurations do not say so.
+  const int64_t n_mtp =
+      text.integer_or("mtp_num_hidden_layers", variant.grouped_projections ? 1 : 0, 0, kMaxLayers);
+  if (n_mtp != 1) return out;
+  spec.mtp = {attention, variant.experts ? MixerSpec(moe) : MixerSpec(mlp)};
+  const std::string mtp = "mtp.", layer = mtp + "layers.0.";
+  out.names.mtp = {mtp,
+                   mtp + "fc.weight",
+                   mtp + "pre_fc_norm_embedding.weight",
+                   mtp + "pre_fc_norm_hidden.weight",
+                   mtp + "norm.weight",
+                   attention_names(layer),
+                   ff_names(layer, variant.experts)};
   return out;
 }
 

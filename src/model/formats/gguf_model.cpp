@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "model/families/bounds.h"
+#include "model/formats/encode.h"
 
 namespace replayssm {
 namespace {
@@ -23,7 +24,25 @@ std::string quote(const std::string& text) {
   return out + "'";
 }
 
+// A_log of -exp(A_log). That of a bf16 model is found again to the bit, and one of fp32 where its
+// step is not below that of what is stored (from 1 on).
+float log_of_stored(float a) {
+  const double exact = std::log(-static_cast<double>(a));
+  float short_log = 0.0f;
+  std::byte half[2];
+  const auto nearest = static_cast<float>(exact);
+  encode_blocks(BlockType::kBF16, &nearest, 1, half);
+  decode_blocks(BlockType::kBF16, half, 1, &short_log);
+  const double off = std::exp(static_cast<double>(short_log)) / -static_cast<double>(a) - 1.0;
+  return std::abs(off) < 2.5e-7 ? short_log : nearest;  // two units of the last place
+}
+
 }  // namespace
+
+DType wide_dtype(BlockType type) {
+  if (type == BlockType::kF32) return DType::kF32;
+  return type == BlockType::kF16 ? DType::kF16 : DType::kBF16;
+}
 
 ops::QuantMatrix GgufMatrix::quant() const {
   const int64_t all = tensor->n_elements() / cols;
@@ -36,19 +55,21 @@ ops::QuantMatrix GgufMatrix::quant() const {
 }
 
 ops::ConstMatrix GgufMatrix::dense(Buffer& storage) const {
-  const DType dtype = tensor->type == BlockType::kF32   ? DType::kF32
-                      : tensor->type == BlockType::kF16 ? DType::kF16
-                                                        : DType::kBF16;
-  bool run = true;
+  const DType dtype = wide_dtype(tensor->type);
+  bool run = inputs.empty();
   for (int64_t r = 0; r < rows; ++r) run = run && order[static_cast<size_t>(r)] == order[0] + r;
-  const int64_t row_bytes = cols * dtype_bytes(dtype);
+  const int64_t bytes = dtype_bytes(dtype), row_bytes = cols * bytes;
   const std::byte* first = tensor->data + order[0] * row_bytes;
   if (run && reinterpret_cast<uintptr_t>(first) % 4 == 0) return {first, dtype, rows, cols, cols};
   storage = Buffer(static_cast<size_t>(rows * row_bytes));
   for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(storage.as<std::byte>() + r * row_bytes,
-                tensor->data + order[static_cast<size_t>(r)] * row_bytes,
-                static_cast<size_t>(row_bytes));
+    std::byte* to = storage.as<std::byte>() + r * row_bytes;
+    const std::byte* from = tensor->data + order[static_cast<size_t>(r)] * row_bytes;
+    if (inputs.empty()) std::memcpy(to, from, static_cast<size_t>(row_bytes));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      std::memcpy(to + static_cast<int64_t>(i) * bytes, from + inputs[i] * bytes,
+                  static_cast<size_t>(bytes));
+    }
   }
   return {storage.data(), dtype, rows, cols, cols};
 }
@@ -72,6 +93,8 @@ GgufModel::GgufModel(GgufFiles files) : files_(std::move(files)) {
   const ConfigObject config = ConfigObject::parse(text, files_.source());
   description_ = describe_config(config);
   if (qwen) {
+    // The files hold 1 + w, rounded as the norms round it.
+    description_.spec.zero_centred_norms = false;
     const std::string rotary = architecture_ + ".rope.dimension_count";
     for (LayerSpec& layer : description_.spec.layers) {
       for (MixerSpec& mixer : layer.mixers) {
@@ -83,6 +106,7 @@ GgufModel::GgufModel(GgufFiles files) : files_(std::move(files)) {
           attention->rotary_dims = static_cast<int32_t>(
               files_.integer_or(rotary, attention->rotary_dims, 0, attention->head_dim));
           if (attention->rotary_dims % 2 != 0) files_.refuse(rotary, "must be even");
+          attention->qk_norm_zero_centred = false;
         }
       }
     }
@@ -180,6 +204,14 @@ std::string GgufModel::qwen_config() const {
     out["intermediate_size"] = largest(files_, arch + ".feed_forward_length");
     return out.dump();
   }
+  Json dense = Json::array();
+  for (int64_t i = 0; i < n_layers_; ++i) {
+    if (files_.find(block(i, "ffn_gate_inp.weight")) == nullptr) dense.push_back(i);
+  }
+  if (!dense.empty()) {
+    out["mlp_only_layers"] = dense;
+    out["intermediate_size"] = largest(files_, arch + ".feed_forward_length");
+  }
   out["num_experts"] = key("expert_count", ops::kMaxExperts);
   out["num_experts_per_tok"] = key("expert_used_count", ops::kMaxExperts);
   out["moe_intermediate_size"] = key("expert_feed_forward_length", kMaxFf);
@@ -257,16 +289,26 @@ bool GgufModel::has(const std::string& name) const {
   return !source.tensor.empty() && files_.find(source.tensor) != nullptr;
 }
 
-const GgufTensor& GgufModel::take(const GgufPlace& source) {
-  const GgufTensor& tensor = files_.at(source.tensor);
+BlockType GgufModel::type_of(const std::string& name) const { return find(place(name), name).type; }
+
+bool GgufModel::has_tiled_inputs(const std::string& name) const {
+  return tiled() && place(name).change == GgufChange::kTiledInputs;
+}
+
+const GgufTensor& GgufModel::find(const GgufPlace& source, const std::string& name) const {
+  if (source.tensor.empty()) fail(files_.source(), ": GGUF has no tensor for '", name, "'");
+  return files_.at(source.tensor);
+}
+
+const GgufTensor& GgufModel::take(const GgufPlace& source, const std::string& name) {
+  const GgufTensor& tensor = find(source, name);
   used_.insert(&tensor);
   return tensor;
 }
 
 GgufMatrix GgufModel::matrix(const std::string& name, int64_t rows, int64_t cols) {
   const GgufPlace source = place(name);
-  if (source.tensor.empty()) fail(files_.source(), ": GGUF has no tensor for '", name, "'");
-  const GgufTensor& tensor = take(source);
+  const GgufTensor& tensor = take(source, name);
   int64_t all = rows, first = 0;
   const bool pairs =
       source.change == GgufChange::kFirstOfPairs || source.change == GgufChange::kSecondOfPairs;
@@ -289,13 +331,16 @@ GgufMatrix GgufModel::matrix(const std::string& name, int64_t rows, int64_t cols
          stacked ? "each expert" : "it", " needs [", pairs || halves ? 2 * rows : rows, ", ", cols,
          "]");
   }
-  GgufMatrix out{&tensor, rows, cols, std::vector<int64_t>(static_cast<size_t>(rows)), 1.0f, false};
+  GgufMatrix out{&tensor, rows, cols, std::vector<int64_t>(static_cast<size_t>(rows)), 1.0f, {}};
   std::iota(out.order.begin(), out.order.end(), first);
   if (pairs || tiled()) {
     const std::vector<int64_t> order =
         gguf_row_order(source.change, rows, value_heads_, key_heads_, value_dim_);
     if (!order.empty()) out.order = order;
-    out.inputs_tiled = source.change == GgufChange::kTiledInputs;
+    if (source.change == GgufChange::kTiledInputs) {
+      out.inputs =
+          gguf_row_order(GgufChange::kTiledRows, cols, value_heads_, key_heads_, value_dim_);
+    }
   }
   if (tensor.type == BlockType::kNVFP4) {
     std::string scale = source.tensor;
@@ -316,10 +361,9 @@ GgufMatrix GgufModel::matrix(const std::string& name, int64_t rows, int64_t cols
   return out;
 }
 
-std::vector<float> GgufModel::numbers(const std::string& name, int64_t n, bool keep_a) {
+std::vector<float> GgufModel::vector(const std::string& name, int64_t n) {
   const GgufPlace source = place(name);
-  if (source.tensor.empty()) fail(files_.source(), ": GGUF has no tensor for '", name, "'");
-  const GgufTensor& tensor = take(source);
+  const GgufTensor& tensor = take(source, name);
   if (tensor.n_elements() != n) {
     fail(tensor.path, ": tensor '", tensor.name, "' has shape ", tensor.shape_text(), "; needs ", n,
          " numbers");
@@ -335,21 +379,13 @@ std::vector<float> GgufModel::numbers(const std::string& name, int64_t n, bool k
     for (size_t h = 0; h < out.size(); ++h) grouped[h] = out[static_cast<size_t>(order[h])];
     out = std::move(grouped);
   }
-  for (float& x : out) {
-    if (source.change == GgufChange::kPlusOne) x -= 1.0f;
-    if (source.change != GgufChange::kNegativeExp) continue;
-    if (!(x <= 0.0f)) fail(tensor.path, ": tensor '", tensor.name, "' must be -exp(A_log)");
-    if (!keep_a) x = static_cast<float>(std::log(-static_cast<double>(x)));
+  if (source.change == GgufChange::kNegativeExp) {
+    for (float& x : out) {
+      if (!(x <= 0.0f)) fail(tensor.path, ": tensor '", tensor.name, "' must be -exp(A_log)");
+      x = log_of_stored(x);
+    }
   }
   return out;
-}
-
-std::vector<float> GgufModel::vector(const std::string& name, int64_t n) {
-  return numbers(name, n, false);
-}
-
-std::vector<float> GgufModel::stored_a(const std::string& name, int64_t n) {
-  return numbers(name, n, true);
 }
 
 std::vector<float> GgufModel::conv(const std::string& name, int64_t channels, int64_t width) {
@@ -368,13 +404,17 @@ std::vector<float> GgufModel::conv(const std::string& name, int64_t channels, in
 std::vector<std::string> GgufModel::unread() const {
   std::vector<std::string> out;
   for (const GgufTensor& tensor : files_.tensors()) {
-    bool skipped = false;
-    for (int64_t i = n_layers_; i < n_blocks_; ++i) {
-      skipped = skipped || tensor.name.starts_with(concat("blk.", i, "."));
-    }
-    if (!skipped && !used_.contains(&tensor)) out.push_back(tensor.name);
+    if (!used_.contains(&tensor)) out.push_back(tensor.name);
   }
   return out;
+}
+
+bool GgufModel::is_skipped(const std::string& tensor) const {
+  if (tensor.ends_with(".input_scale")) return true;
+  for (int64_t i = n_layers_; i < n_blocks_; ++i) {
+    if (tensor.starts_with(concat("blk.", i, "."))) return true;
+  }
+  return false;
 }
 
 }  // namespace replayssm

@@ -2,13 +2,11 @@
 // in the terms of its family's safetensors: the same description, the same tensor names, rows and
 // values as published. What the converter changed is undone here:
 //
-//   norms but GDN's  stored with 1 added (Qwen): taken off again
-//   ssm_a            -exp(A_log): vector() gives A_log; the round trip costs a few units of the
-//   last
-//                    place, stored_a() none
+//   norms but GDN's  stored with 1 added (Qwen): left so, the description's are not zero-centred
+//   ssm_a            -exp(A_log): given as A_log
 //   V heads (qwen35, qwen35moe)  by tiles, head h % key heads, not h / (value heads per key head):
-//                    rows are put back; the inputs of out_proj cannot be (blocks span heads), see
-//                    GgufMatrix::inputs_tiled
+//                    rows are put back; the inputs of out_proj are only in plain numbers, since
+//                    blocks span heads (GgufMatrix::inputs)
 //   ssm_ba (qwen3next)  b and a interleaved by key head: given as in_proj_b and in_proj_a
 //   experts          stacked in one tensor: given one by one
 #pragma once
@@ -27,6 +25,9 @@
 
 namespace replayssm {
 
+// Of F32, F16 and BF16.
+DType wide_dtype(BlockType type);
+
 struct GgufMatrix {
   const GgufTensor* tensor = nullptr;
   int64_t rows = 0;
@@ -34,12 +35,13 @@ struct GgufMatrix {
   // Row r is row order[r] of the tensor as [all rows, cols].
   std::vector<int64_t> order;
   float scale = 1.0f;  // of NVFP4, beside the tensor
-  // Input head p of the file is head p % key_heads * share + p / key_heads of the model.
-  bool inputs_tiled = false;
+  // Input i of the model is input inputs[i] of the file; empty: the same.
+  std::vector<int64_t> inputs;
 
   bool quantised() const { return is_quantised(tensor->type); }
+  // Few bits, the inputs in the file's order.
   ops::QuantMatrix quant() const;
-  // Plain numbers: where they lie, or gathered into `storage`.
+  // Plain numbers, the inputs in the model's order: where they lie, or gathered into `storage`.
   ops::ConstMatrix dense(Buffer& storage) const;
 };
 
@@ -54,22 +56,26 @@ class GgufModel {
 
   // By the names of description(). Each refuses what is missing or of another shape.
   bool has(const std::string& name) const;
+  BlockType type_of(const std::string& name) const;
+  // Whether the matrix has GgufMatrix::inputs.
+  bool has_tiled_inputs(const std::string& name) const;
   GgufMatrix matrix(const std::string& name, int64_t rows, int64_t cols);
   std::vector<float> vector(const std::string& name, int64_t n);
-  // -exp(A_log) as stored, for the name of an A_log.
-  std::vector<float> stored_a(const std::string& name, int64_t n);
   // A depthwise convolution [channels, width], the taps of a channel together.
   std::vector<float> conv(const std::string& name, int64_t channels, int64_t width);
 
-  // Tensors that nothing has asked for, but for the blocks of multi-token prediction.
+  // Tensors that nothing has asked for.
   std::vector<std::string> unread() const;
+  // Whether a tensor of the file is known and not run: of the blocks of multi-token prediction, or
+  // for runs with quantised activations.
+  bool is_skipped(const std::string& tensor) const;
 
  private:
   std::string qwen_config() const;
   std::string nemotron_config() const;
   GgufPlace place(const std::string& name) const;
-  const GgufTensor& take(const GgufPlace& source);
-  std::vector<float> numbers(const std::string& name, int64_t n, bool keep_a);
+  const GgufTensor& find(const GgufPlace& source, const std::string& name) const;
+  const GgufTensor& take(const GgufPlace& source, const std::string& name);
   int64_t key(const char* name, int64_t max) const;
   std::string block(int64_t layer, const char* tensor) const;
   bool tiled() const;

@@ -13,7 +13,9 @@
 #include "model/formats/gguf_names.h"
 #include "model/formats/gguf_tokenizer.h"
 #include "model/formats/gguf_writer.h"
+#include "model/model_folder.h"
 #include "model/safetensors.h"
+#include "model/weight_files.h"
 
 namespace replayssm {
 namespace {
@@ -69,28 +71,30 @@ class GgufQuantizer {
     const std::string& type = model_.spec.model_type;
     if (type == "qwen3_5" || type == "qwen3_5_text") arch_ = "qwen35";
     if (type == "qwen3_5_moe" || type == "qwen3_5_moe_text") arch_ = "qwen35moe";
+    if (type == "qwen3_next") arch_ = "qwen3next";
     if (type == "nemotron_h") {
       arch_ = has_mixer<MoeSpec>(model_.spec) ? "nemotron_h_moe" : "nemotron_h";
     }
-    if (arch_.empty()) {
-      fail(folder, ": quantize writes GGUF of qwen3_5, qwen3_5_moe and nemotron_h, not of ", type);
-    }
+    REPLAYSSM_CHECK(!arch_.empty(), type);
     if (const auto* gdn = first_mixer<GdnSpec>(model_.spec)) gdn_ = *gdn;
   }
 
   void write(const std::string& out) {
     metadata();
-    write_gguf_tokenizer(folder_, model_.spec.vocab, writer_);
+    if (fs::exists(folder_ + "/tokenizer.json")) {
+      write_gguf_tokenizer(folder_, model_.spec.vocab, writer_);
+    }
     std::map<std::string, std::vector<const TensorView*>> stacks;
     for (const TensorView& tensor : files_.tensors()) {
       const std::string& name = tensor.name;
       if (is_skipped(model_.names, name)) continue;
       if (model_.spec.tied && name == model_.names.lm_head) continue;
+      check_plain(tensor);
+      if (add_grouped(tensor, plain_name(name))) continue;
       const GgufPlace place = gguf_place(arch_, model_.names, plain_name(name));
       if (place.tensor.empty()) {
         fail(tensor.path, ": tensor '", name, "' has no name in GGUF");
       }
-      check_plain(tensor);
       if (place.change != GgufChange::kExpert) {
         add(place, {&tensor});
         continue;
@@ -122,18 +126,58 @@ class GgufQuantizer {
     return name.starts_with(nested) ? "model.layers." + name.substr(nested.size()) : name;
   }
 
-  BlockType type_of(const std::string& name, size_t rank, int64_t cols) const {
+  // Qwen3-Next's projections whose rows stand by key head: GGUF keeps b and a so, q k v and z not.
+  bool add_grouped(const TensorView& tensor, const std::string& name) {
+    const size_t dot = name.rfind(".linear_attn.");
+    const bool qkvz = name.ends_with(".in_proj_qkvz.weight");
+    if (dot == name.npos || tensor.shape.size() != 2) return false;
+    const std::string at = name.substr(0, dot) + ".linear_attn.";
+    const auto place = [&](const char* part) {
+      return gguf_place(arch_, model_.names, at + part).tensor;
+    };
+    if (name.ends_with(".in_proj_ba.weight")) {
+      add({place("in_proj_b.weight")}, {&tensor});
+    } else if (qkvz) {
+      const int64_t key = gdn_.key_dim, values = gdn_.value_size() / gdn_.n_key_heads;
+      std::vector<int64_t> qkv, z;
+      const auto take = [&](int64_t first, int64_t n, std::vector<int64_t>& to) {
+        for (int64_t g = 0; g < gdn_.n_key_heads; ++g) {
+          for (int64_t r = 0; r < n; ++r) to.push_back(g * 2 * (key + values) + first + r);
+        }
+      };
+      take(0, key, qkv);
+      take(key, key, qkv);
+      take(2 * key, values, qkv);
+      take(2 * key + values, values, z);
+      add({place("in_proj_qkv.weight")}, {&tensor}, qkv);
+      add({place("in_proj_z.weight")}, {&tensor}, z);
+    }
+    return qkvz || name.ends_with(".in_proj_ba.weight");
+  }
+
+  BlockType type_of(const TensorView& first, const std::string& name, size_t rank,
+                    int64_t cols) const {
     const bool matrix = rank >= 2 && name.ends_with(".weight");
-    if (!matrix || ends_with_any(name, {"_norm.weight", "ssm_conv1d.weight", "ffn_gate_inp.weight",
-                                        "ffn_gate_inp_shexp.weight"})) {
+    if (!matrix || ends_with_any(name, {"_norm.weight", "ssm_conv1d.weight"})) {
       return BlockType::kF32;
     }
-    if (ends_with_any(name, {"ssm_alpha.weight", "ssm_beta.weight"})) return BlockType::kBF16;
+    if (target_ == QuantTarget::kNone) {
+      if (first.dtype == FileDType::kBF16) return BlockType::kBF16;
+      return first.dtype == FileDType::kF16 ? BlockType::kF16 : BlockType::kF32;
+    }
+    if (ends_with_any(name, {"ssm_alpha.weight", "ssm_beta.weight", "ssm_ba.weight"})) {
+      return BlockType::kBF16;
+    }
+    if (ends_with_any(name, {"ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight"})) {
+      return BlockType::kF32;
+    }
     if (target_ == QuantTarget::kQ4_K && cols % 256 == 0) return BlockType::kQ4_K;
     return cols % 32 == 0 ? BlockType::kQ8_0 : BlockType::kBF16;
   }
 
-  void add(const GgufPlace& place, const std::vector<const TensorView*>& parts) {
+  // picked: the tensor's rows that are written, in their order; empty: all.
+  void add(const GgufPlace& place, const std::vector<const TensorView*>& parts,
+           const std::vector<int64_t>& picked = {}) {
     const TensorView& first = *parts[0];
     if (first.shape.empty()) fail(first.path, ": tensor '", first.name, "' has no dimensions");
     std::vector<int64_t> shape = first.shape;
@@ -145,8 +189,16 @@ class GgufQuantizer {
       shape.erase(shape.begin());
     }
     const int64_t cols = shape.size() == 1 ? 1 : shape.back();
-    const int64_t rows = first.n_elements() / cols;
-    const BlockType type = type_of(place.tensor, shape.size(), cols);
+    int64_t rows = first.n_elements() / cols;
+    const int64_t n_picked = std::ssize(picked);
+    if (n_picked > 0) {
+      if (*std::max_element(picked.begin(), picked.end()) >= rows) {
+        fail(first.path, ": tensor '", first.name, "' has shape ", first.shape_text(),
+             ", too few rows");
+      }
+      rows = shape[0] = n_picked;
+    }
+    const BlockType type = type_of(first, place.tensor, shape.size(), cols);
     if (place.change == GgufChange::kExpert) {
       shape.insert(shape.begin(), static_cast<int64_t>(parts.size()));
     }
@@ -155,15 +207,17 @@ class GgufQuantizer {
     if (mamba != nullptr && place.tensor.ends_with("ssm_norm.weight")) {
       shape = {mamba->n_groups, rows / mamba->n_groups};
     }
-    const auto fill = [this, change = place.change, parts, rows, cols, type](std::byte* out) {
-      fill_tensor(change, parts, rows, cols, type, out);
+    const auto fill = [this, change = place.change, parts, picked, rows, cols,
+                       type](std::byte* out) {
+      fill_tensor(change, parts, picked, rows, cols, type, out);
     };
     writer_.tensor(place.tensor, type, shape, fill);
   }
 
-  void fill_tensor(GgufChange change, const std::vector<const TensorView*>& parts, int64_t rows,
-                   int64_t cols, BlockType type, std::byte* out) const {
-    const bool tiled = gdn_.n_key_heads != gdn_.n_value_heads;
+  void fill_tensor(GgufChange change, const std::vector<const TensorView*>& parts,
+                   const std::vector<int64_t>& picked, int64_t rows, int64_t cols, BlockType type,
+                   std::byte* out) const {
+    const bool tiled = arch_ != "qwen3next" && gdn_.n_key_heads != gdn_.n_value_heads;
     std::vector<int64_t> order;
     if (tiled) {
       order = gguf_row_order(change, rows, gdn_.n_value_heads, gdn_.n_key_heads, gdn_.value_dim);
@@ -173,7 +227,7 @@ class GgufQuantizer {
     std::vector<float> row(static_cast<size_t>(cols)), moved(row.size());
     for (const TensorView* part : parts) {
       for (int64_t r = 0; r < rows; ++r) {
-        read_row(*part, r, cols, row.data());
+        read_row(*part, picked.empty() ? r : picked[static_cast<size_t>(r)], cols, row.data());
         for (float& x : row) {
           if (change == GgufChange::kPlusOne) x += 1.0f;
           if (change == GgufChange::kNegativeExp) x = -std::exp(x);
@@ -206,7 +260,7 @@ class GgufQuantizer {
     const ModelSpec& spec = model_.spec;
     writer_.text("general.architecture", arch_);
     writer_.text("general.name", fs::path(folder_).filename().string());
-    writer_.u32("general.file_type", target_ == QuantTarget::kQ8_0 ? 7 : 14);
+    writer_.u32("general.file_type", file_type());
     size("block_count", static_cast<int64_t>(spec.layers.size()));
     size("context_length", spec.max_positions);
     size("embedding_length", spec.hidden);
@@ -222,7 +276,8 @@ class GgufQuantizer {
     }
     const bool qwen = arch_.starts_with("qwen");
     if (!qwen) writer_.i32s(arch_ + ".feed_forward_length", ff);
-    if (qwen && ff[0] > 0) size("feed_forward_length", ff[0]);
+    const int32_t widest = *std::max_element(ff.begin(), ff.end());
+    if (qwen && widest > 0) size("feed_forward_length", widest);
     if (const auto* a = first_mixer<AttentionSpec>(spec)) {
       size("attention.head_count", a->n_heads);
       size("attention.key_length", a->head_dim);
@@ -234,6 +289,7 @@ class GgufQuantizer {
         // Of a text all three positions are the same, so the split does not count.
         const int32_t pairs = a->rotary_dims / 2, third = pairs / 3;
         writer_.i32s(arch_ + ".rope.dimension_sections", {pairs - 2 * third, third, third, 0});
+        write_rope_scaling(a->rope_scaling);
       } else {
         writer_.i32s(arch_ + ".attention.head_count_kv", kv);
       }
@@ -265,6 +321,26 @@ class GgufQuantizer {
       writer_.f32(arch_ + ".expert_weights_scale", moe->scale);
       size("expert_gating_func", moe->score == ops::RouterScore::kSigmoid ? 2 : 1);
       if (moe->latent > 0) size("moe_latent_size", moe->latent);
+    }
+  }
+
+  // As llama.cpp counts them.
+  uint32_t file_type() const {
+    if (target_ == QuantTarget::kQ8_0) return 7;
+    if (target_ == QuantTarget::kQ4_K) return 14;
+    const DType stored = stored_dtype(model_, files_);
+    if (stored == DType::kF32) return 0;
+    return stored == DType::kF16 ? 1 : 32;
+  }
+
+  void write_rope_scaling(const ops::RopeScaling& scaling) {
+    if (scaling.kind == ops::RopeScaling::Kind::kNone) return;
+    const bool yarn = scaling.kind == ops::RopeScaling::Kind::kYarn;
+    writer_.text(arch_ + ".rope.scaling.type", yarn ? "yarn" : "linear");
+    writer_.f32(arch_ + ".rope.scaling.factor", static_cast<float>(scaling.factor));
+    if (yarn) {
+      size("rope.scaling.original_context_length",
+           static_cast<int64_t>(scaling.original_positions));
     }
   }
 
@@ -340,6 +416,7 @@ void write_nvfp4(const std::string& folder, const std::string& out) {
 }  // namespace
 
 void quantize_model(const std::string& folder, QuantTarget target, const std::string& out) {
+  if (is_gguf(folder)) fail(folder, ": quantize reads a folder of safetensors, not GGUF");
   if (target == QuantTarget::kNvfp4) return write_nvfp4(folder, out);
   GgufQuantizer(folder, target).write(out);
 }

@@ -3,6 +3,7 @@
 //
 // Ops: linear, linear_add, sigmoid_mul, and
 //   attend(layer, prologue, scale, q, k, v, y)   the prologue, k and v into the cache, attention
+//   remember(layer, prologue, k, v)              k and v alone; for the drafting head
 #pragma once
 
 #include <cmath>
@@ -36,22 +37,23 @@ inline AttentionScratch scratch_of(MixerScratch& scratch, const AttentionSpec& s
   return out;
 }
 
-template <typename Ops>
-bool run_mixer(Ops& ops, const AttentionSpec& spec,
-               const AttentionWeights<typename Ops::Types>& weights, const MixerCall& call,
-               MixerScratch& scratch) {
-  const AttentionScratch s = scratch_of(scratch, spec, ops.activation(), call.in.rows);
-  const int64_t dim = spec.head_dim, q_stride = spec.output_gate ? 2 * dim : dim;
-  // The heads that begin at column `first` of m, head_stride columns apart.
-  const auto heads = [dim](const ops::Matrix& m, int64_t first, int64_t n, int64_t head_stride) {
-    return ops::Heads{m.at(0, first), m.dtype, m.rows, n, dim, m.stride, head_stride};
-  };
-  const ops::Heads q = heads(s.qkv, 0, spec.n_heads, q_stride);
-  const ops::Heads k = heads(s.qkv, q_columns(spec), spec.n_kv_heads, dim);
-  const ops::Heads v = heads(s.qkv, q_columns(spec) + spec.kv_size(), spec.n_kv_heads, dim);
-  const ops::Heads y = heads(s.y, 0, spec.n_heads, dim);
+// The heads that begin at column `first` of m, head_stride columns apart.
+inline ops::Heads heads_of(const ops::Matrix& m, int64_t first, int64_t n, int64_t dim,
+                           int64_t head_stride) {
+  return {m.at(0, first), m.dtype, m.rows, n, dim, m.stride, head_stride};
+}
+inline ops::Heads keys_of(const AttentionSpec& spec, const AttentionScratch& s) {
+  return heads_of(s.qkv, q_columns(spec), spec.n_kv_heads, spec.head_dim, spec.head_dim);
+}
+inline ops::Heads values_of(const AttentionSpec& spec, const AttentionScratch& s) {
+  return heads_of(s.qkv, q_columns(spec) + spec.kv_size(), spec.n_kv_heads, spec.head_dim,
+                  spec.head_dim);
+}
 
-  ops.linear(weights.in_qkv, call.in, s.qkv);
+template <typename Ops>
+AttentionPrologue prologue_of(Ops& ops, const AttentionSpec& spec,
+                              const AttentionWeights<typename Ops::Types>& weights,
+                              const MixerCall& call) {
   AttentionPrologue prologue;
   if (spec.qk_norm) {
     prologue.q_norm = {weights.q_norm, spec.qk_norm_zero_centred};
@@ -60,9 +62,36 @@ bool run_mixer(Ops& ops, const AttentionSpec& spec,
   }
   prologue.rope = ops.rope_of(call.n_attention);
   if (prologue.rope >= 0) prologue.angles = call.angles[static_cast<size_t>(prologue.rope)];
+  return prologue;
+}
+
+// What run_mixer() leaves in the cache, and nothing else.
+template <typename Ops>
+void run_entries(Ops& ops, const AttentionSpec& spec,
+                 const AttentionWeights<typename Ops::Types>& weights, const MixerCall& call,
+                 MixerScratch& scratch) {
+  const AttentionScratch s = scratch_of(scratch, spec, ops.activation(), call.in.rows);
+  ops.linear(weights.in_qkv, call.in, s.qkv);
+  ops.remember(call.n_attention, prologue_of(ops, spec, weights, call), keys_of(spec, s),
+               values_of(spec, s));
+}
+
+template <typename Ops>
+bool run_mixer(Ops& ops, const AttentionSpec& spec,
+               const AttentionWeights<typename Ops::Types>& weights, const MixerCall& call,
+               MixerScratch& scratch) {
+  const AttentionScratch s = scratch_of(scratch, spec, ops.activation(), call.in.rows);
+  const int64_t dim = spec.head_dim, q_stride = spec.output_gate ? 2 * dim : dim;
+  const ops::Heads y = heads_of(s.y, 0, spec.n_heads, dim, dim);
+
+  ops.linear(weights.in_qkv, call.in, s.qkv);
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  ops.attend(call.n_attention, prologue, scale, q, k, v, y);
-  if (spec.output_gate) ops.sigmoid_mul(y, heads(s.qkv, dim, spec.n_heads, q_stride), y);
+  ops.attend(call.n_attention, prologue_of(ops, spec, weights, call), scale,
+             heads_of(s.qkv, 0, spec.n_heads, dim, q_stride), keys_of(spec, s), values_of(spec, s),
+             y);
+  if (spec.output_gate) {
+    ops.sigmoid_mul(y, heads_of(s.qkv, dim, spec.n_heads, dim, q_stride), y);
+  }
   ops.linear_add(weights.out, s.y, call.residual);
   return false;
 }

@@ -54,8 +54,14 @@ bool run_mixer(Ops& ops, const GdnSpec& spec, const GdnWeights<typename Ops::Typ
   norm.weight.data = weights.norm;
   norm.shared_weight = true;
   norm.eps = spec.norm_eps;
-  ops.gated_norm(norm, s.y, s.qkvz.slice_cols(spec.conv_channels(), spec.value_size()), s.y);
-  ops.linear_add(weights.out, s.y, call.residual);
+  const ops::Matrix z = s.qkvz.slice_cols(spec.conv_channels(), spec.value_size());
+  ops::Matrix y = s.y;
+  if (weights.tiled) {
+    norm.tile = spec.n_key_heads;
+    y = s.qkvz.slice_cols(0, spec.value_size());  // what the convolution has read
+  }
+  ops.gated_norm(norm, s.y, z, y);
+  ops.linear_add(weights.out, y, call.residual);
   return false;
 }
 

@@ -125,6 +125,8 @@ void attention(const Context& context, const KvShape& shape, const KvPool& pool,
       REPLAYSSM_CHECK(
           row.token + row.n_tokens <= q.tokens && row.token + row.n_tokens <= out.tokens, "row ",
           first + r, " ends past the tokens");
+      REPLAYSSM_CHECK(row.first >= 0 && row.first <= std::min<int64_t>(kMaxFirst, row.start),
+                      "positions from ", row.first, " on at ", row.start);
       const int64_t token_blocks = (row.n_tokens + block_tokens - 1) / block_tokens;
       begin[r + 1] = begin[r] + token_blocks * head_blocks * shape.n_kv_heads;
       products += row.n_tokens * q.heads * (row.start + row.n_tokens) * shape.head_dim;
@@ -150,6 +152,7 @@ void attention(const Context& context, const KvShape& shape, const KvPool& pool,
       block.padded_dim = padded;
       block.scale = scale;
       block.start = row.start + token;
+      block.first = row.first;
       block.n_tokens = std::min(block_tokens, row.n_tokens - token);
       block.n_heads = std::min(block_heads, group - head);
       block.q = static_cast<const char*>(q.at(row.token + token, kv_head * group + head));

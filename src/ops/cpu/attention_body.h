@@ -94,8 +94,10 @@ void score_tile(const Tile<T>& tile, int64_t head_dim, int64_t q_stride, const f
   }
 }
 
-// Turns the first n scores into weights exp(scale * score - max), the rest of the tile into zeros.
-inline void softmax_tile(float* scores, int64_t n, float scale, float* max, float* sum) {
+// Turns scores [skipped, n) into weights exp(scale * score - max), the rest of the tile into zeros.
+// Skipped positions are in the first page.
+inline void softmax_tile(float* scores, int64_t skipped, int64_t n, float scale, float* max,
+                         float* sum) {
   const s::V limit = s::set1(static_cast<float>(n));
   const s::V lowest = s::set1(-__builtin_inff());
   s::V v[kTilePages];
@@ -106,6 +108,9 @@ inline void softmax_tile(float* scores, int64_t n, float scale, float* max, floa
     const s::V position = s::add(lane_numbers(), s::set1(static_cast<float>(16 * i)));
     const s::V scaled = s::mul(s::load(scores + 16 * i), s::set1(scale));
     v[i] = s::select_less(position, limit, scaled, lowest);
+    if (i == 0 && skipped > 0) {
+      v[0] = s::select_less(position, s::set1(static_cast<float>(skipped)), lowest, v[0]);
+    }
     top = s::max(v[i], top);
   }
   *max = largest_lane(top);
@@ -246,7 +251,8 @@ void rows_of_tile(const AttentionBlock& b, const Tile<T>& tile, int64_t tile_ind
   float tile_max[kRows];
   float tile_sum[kRows];
   for (int r = 0; r < kRows; ++r) {
-    softmax_tile(scores + r * kTile, n[r], b.scale, &tile_max[r], &tile_sum[r]);
+    softmax_tile(scores + r * kTile, tile_index == 0 ? b.first : 0, n[r], b.scale, &tile_max[r],
+                 &tile_sum[r]);
   }
   value_tile<T, kRows>(tile, b.padded_dim, scores, n, work.tile_total);
   for (int r = 0; r < kRows; ++r) {

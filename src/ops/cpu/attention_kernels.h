@@ -20,6 +20,7 @@ struct AttentionBlock {
   float scale = 0.0f;
 
   int64_t start = 0;  // position of token 0 of the block
+  int64_t first = 0;  // positions before it, of page 0, get weight 0
   int64_t n_tokens = 0;
   int64_t n_heads = 0;  // n_tokens * n_heads <= kQueryRows
 

@@ -51,6 +51,8 @@ void gated_norm(const Context& context, const GatedNorm& norm, ConstMatrix y, Co
   REPLAYSSM_CHECK(size > 0 && y.cols % size == 0, y.cols, " columns in groups of ", size);
   REPLAYSSM_CHECK(size * 4 <= static_cast<int64_t>(Context::kScratchBytes), "group of ", size);
   const int64_t n_groups = y.cols / size;
+  REPLAYSSM_CHECK(norm.tile == 0 || n_groups % norm.tile == 0, n_groups, " groups, tile ",
+                  norm.tile);
   const VectorKernels& kernels = vector_kernels(context.isa());
   parallel_chunks(context, y.rows * n_groups, size, [&](int64_t first, int64_t last, int worker) {
     GateArgs gate;
@@ -63,7 +65,8 @@ void gated_norm(const Context& context, const GatedNorm& norm, ConstMatrix y, Co
       const int64_t col = i % n_groups * size;
       NormArgs args{size, norm.eps, norm.weight.data, norm.weight.zero_centred};
       if (args.weight != nullptr && !norm.shared_weight) args.weight += col;
-      kernels.gated_norm(span_at(y, row, col), span_at(z, row, col), span_at(out, row, col), args,
+      const int64_t to = norm.place_of(i % n_groups, n_groups) * size;
+      kernels.gated_norm(span_at(y, row, col), span_at(z, row, col), span_at(out, row, to), args,
                          gate);
     }
   });

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "ops/cpu/dispatch.h"
+#include "ops/gumbel.h"
 
 namespace replayssm::ops {
 namespace {
@@ -32,31 +33,7 @@ double total_of(const float* weights, int64_t n) {
   return total;
 }
 
-void multiply_wide(uint32_t a, uint32_t b, uint32_t& high, uint32_t& low) {
-  const uint64_t product = static_cast<uint64_t>(a) * b;
-  high = static_cast<uint32_t>(product >> 32);
-  low = static_cast<uint32_t>(product);
-}
-
 }  // namespace
-
-// Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011).
-double uniform_at(uint64_t seed, int64_t position) {
-  uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-  const uint64_t index = static_cast<uint64_t>(position);
-  uint32_t c[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0};
-  for (int round = 0; round < 10; ++round) {
-    uint32_t high0, low0, high1, low1;
-    multiply_wide(0xD2511F53u, c[0], high0, low0);
-    multiply_wide(0xCD9E8D57u, c[2], high1, low1);
-    const uint32_t next[4] = {high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0};
-    std::copy(next, next + 4, c);
-    key[0] += 0x9E3779B9u;
-    key[1] += 0xBB67AE85u;
-  }
-  const uint64_t bits = (static_cast<uint64_t>(c[1]) << 32) | c[0];
-  return static_cast<double>(bits >> 11) * 0x1p-53;
-}
 
 double log_prob(const Context& context, const float* logits, int64_t n_vocab, int32_t token) {
   REPLAYSSM_CHECK(token >= 0 && token < n_vocab, token, " of ", n_vocab);
@@ -91,39 +68,37 @@ SampleResult Sampler::sample(const float* logits, const SamplerParams& params, i
     return {SampleStatus::kOk, static_cast<int32_t>(first - logits)};
   }
   kernels.exp_weights(logits, max, params.temperature, weights_.as<float>(), n_vocab_);
-  const double u = uniform_at(params.seed, position);
   const bool all = (params.top_k <= 0 || params.top_k >= n_vocab_) && params.top_p >= 1.0f &&
                    params.min_p <= 0.0f;
-  return all ? draw_all(u) : draw_filtered(logits, params, u);
+  return all ? draw_all(logits, max, params, position)
+             : draw_filtered(logits, max, params, position);
 }
 
-SampleResult Sampler::draw_all(double u) const {
+SampleResult Sampler::draw_all(const float* logits, float most, const SamplerParams& params,
+                               int64_t position) const {
+  const VectorKernels& kernels = vector_kernels(isa_);
   const float* weights = weights_.as<float>();
-  const double target = u * total_of(weights, n_vocab_);
-  // The block that holds the target; rounding may leave it past the end, then the last with mass.
-  double before = 0.0;
-  double base = 0.0;
-  int64_t block = 0;
-  for (int64_t first = 0; first < n_vocab_; first += kBlock) {
-    const double mass = block_sum(weights + first, std::min(kBlock, n_vocab_ - first));
-    if (mass <= 0.0) continue;
-    block = first;
-    base = before;
-    before += mass;
-    if (before > target) break;
+  BestScore best;
+  float limit = limit_of(kLeastGumbel);
+  uint32_t noise[kNoiseTokens];
+  for (int64_t first = 0; first < n_vocab_; first += kNoiseTokens) {
+    const int64_t n = std::min(kNoiseTokens, n_vocab_ - first);
+    // Nothing may win but by more noise than there is.
+    if (kernels.max(weights + first, n) * limit < 0.5f) continue;
+    kernels.noise(params.seed, position, static_cast<uint32_t>(first / 4), noise);
+    for (int64_t i = 0; i < n; ++i) {
+      if (!may_win(noise[i], weights[first + i], limit)) continue;
+      const auto token = static_cast<int32_t>(first + i);
+      if (best.take(gumbel_score(logits[token], most, params.temperature, noise[i]), token)) {
+        limit = limit_of(best.score);
+      }
+    }
   }
-  int64_t last = block;
-  const int64_t end = std::min(block + kBlock, n_vocab_);
-  for (int64_t i = block; i < end; ++i) {
-    if (weights[i] <= 0.0f) continue;
-    last = i;
-    base += static_cast<double>(weights[i]);
-    if (base > target) break;
-  }
-  return {SampleStatus::kOk, static_cast<int32_t>(last)};
+  return {SampleStatus::kOk, best.token};
 }
 
-SampleResult Sampler::draw_filtered(const float* logits, const SamplerParams& params, double u) {
+SampleResult Sampler::draw_filtered(const float* logits, float most, const SamplerParams& params,
+                                    int64_t position) {
   const float* weights = weights_.as<float>();
   Candidate* const kept = candidates_.as<Candidate>();
   const int64_t top_k = params.top_k <= 0 ? n_vocab_ : std::min<int64_t>(params.top_k, n_vocab_);
@@ -174,26 +149,17 @@ SampleResult Sampler::draw_filtered(const float* logits, const SamplerParams& pa
       }
       n = count;
     }
-    std::sort(kept, kept + n,
-              [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
   }
 
   // The likeliest token has weight 1.
-  double total = 0.0;
+  BestScore best;
   for (int64_t i = 0; i < n; ++i) {
-    if (kept[i].weight < params.min_p) kept[i].weight = 0.0f;
-    total += static_cast<double>(kept[i].weight);
+    if (kept[i].weight < params.min_p) continue;
+    const auto token = static_cast<uint32_t>(kept[i].token);
+    const uint32_t bits = noise_block(params.seed, position, token / 4).word[token % 4];
+    best.take(gumbel_score(logits[token], most, params.temperature, bits), kept[i].token);
   }
-  const double target = u * total;
-  double cumulative = 0.0;
-  int32_t last = kept[0].token;
-  for (int64_t i = 0; i < n; ++i) {
-    if (kept[i].weight <= 0.0f) continue;
-    last = kept[i].token;
-    cumulative += static_cast<double>(kept[i].weight);
-    if (cumulative > target) break;
-  }
-  return {SampleStatus::kOk, last};
+  return {SampleStatus::kOk, best.token};
 }
 
 }  // namespace replayssm::ops

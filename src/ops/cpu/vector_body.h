@@ -163,6 +163,36 @@ void exp_weights_row(const float* x, float max, float temperature, float* weight
   });
 }
 
-constexpr VectorKernels kKernels = {silu_mul_row, relu2_row,      sigmoid_mul_row, add_row,
-                                    copy_row,     rms_norm_row,   gated_norm_row,  rope_head,
-                                    max_row,      exp_weights_row};
+// noise_block() of 16 blocks side by side.
+void noise_row(uint64_t seed, int64_t position, uint32_t first, uint32_t* out) {
+  constexpr int kBlocks = static_cast<int>(kNoiseTokens) / 4;
+  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+  for (int i = 0; i < kBlocks; ++i) {
+    c0[i] = static_cast<uint32_t>(position);
+    c1[i] = static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32);
+    c2[i] = first + static_cast<uint32_t>(i);
+    c3[i] = 0;
+  }
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < kBlocks; ++i) {
+      const uint64_t a = uint64_t{0xD2511F53u} * c0[i], b = uint64_t{0xCD9E8D57u} * c2[i];
+      c0[i] = static_cast<uint32_t>(b >> 32) ^ c1[i] ^ key0;
+      c2[i] = static_cast<uint32_t>(a >> 32) ^ c3[i] ^ key1;
+      c1[i] = static_cast<uint32_t>(b);
+      c3[i] = static_cast<uint32_t>(a);
+    }
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  for (int i = 0; i < kBlocks; ++i) {
+    out[4 * i] = c0[i];
+    out[4 * i + 1] = c1[i];
+    out[4 * i + 2] = c2[i];
+    out[4 * i + 3] = c3[i];
+  }
+}
+
+constexpr VectorKernels kKernels = {silu_mul_row, relu2_row,       sigmoid_mul_row, add_row,
+                                    copy_row,     rms_norm_row,    gated_norm_row,  rope_head,
+                                    max_row,      exp_weights_row, noise_row};

@@ -32,6 +32,8 @@ struct GateArgs {
   float* work = nullptr;  // [n]
 };
 
+constexpr int64_t kNoiseTokens = 64;  // of one call
+
 struct VectorKernels {
   void (*silu_mul)(ConstSpan gate, ConstSpan up, Span y, int64_t n);
   void (*relu2)(ConstSpan x, Span y, int64_t n);
@@ -47,6 +49,8 @@ struct VectorKernels {
   float (*max)(const float* x, int64_t n);
   // weights = exp((x - max) / temperature), all finite or -inf in x.
   void (*exp_weights)(const float* x, float max, float temperature, float* weights, int64_t n);
+  // The noise (ops/gumbel.h) of kNoiseTokens tokens from block `first` on.
+  void (*noise)(uint64_t seed, int64_t position, uint32_t first, uint32_t* out);
 };
 
 extern const VectorKernels kVectorPortable;

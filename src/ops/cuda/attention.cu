@@ -643,6 +643,7 @@ template <typename T>
 __global__ void __launch_bounds__(T::kThreads, blocks_of<T>())
     attention_kernel(const __grid_constant__ AttentionParams params) {
   extern __shared__ __align__(128) uint8_t memory[];
+  start_in_turn();
   Block<T>(params, *reinterpret_cast<Shared<T>*>(memory)).run();
 }
 

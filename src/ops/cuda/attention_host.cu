@@ -11,6 +11,7 @@ constexpr int kThreads = 128;
 // Folds the segments' partial results in order. One block per token and head.
 __global__ void __launch_bounds__(kThreads)
     fold_kernel(const __grid_constant__ AttentionParams params) {
+  start_in_turn();
   const AttentionRowsCuda& rows = params.rows;
   int64_t i = blockIdx.x;
   const int64_t head = i % params.q.heads;
@@ -176,12 +177,11 @@ void attention(const CudaContext& context, const KvShapeCuda& shape, const KvPoo
   // Once a device is enough, and it is cheap.
   cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        instance.shared_bytes);
-  instance.kernel<<<blocks, static_cast<unsigned>(instance.threads),
-                    static_cast<size_t>(instance.shared_bytes), context.stream()>>>(params);
+  launch_in_turn(context, "attention", instance.kernel, blocks, instance.threads,
+                 static_cast<size_t>(instance.shared_bytes), params);
   if (params.parts != nullptr) {
-    fold_kernel<<<token_blocks, kThreads, 0, context.stream()>>>(params);
+    launch_in_turn(context, "attention", fold_kernel, token_blocks, kThreads, 0, params);
   }
-  check_launch("attention");
 }
 
 }  // namespace replayssm::ops::cuda

@@ -6,23 +6,41 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "core/error.h"
 #include "ops/cuda/context_cuda.h"
 #include "ops/matrix.h"
+#include "replay/cuda/launch_in_turn.cuh"
 #include "replay/cuda/ptx.cuh"
 
 namespace replayssm::ops::cuda {
 
 using replayssm::cuda::exp_fast;
+using replayssm::cuda::let_next_kernel_start;
 using replayssm::cuda::pack_bf16;
 using replayssm::cuda::unpack_bf16;
+using replayssm::cuda::wait_for_kernels_ahead;
 
 constexpr int64_t kEight = 8;  // elements that a thread handles at once
 
 inline void check_launch(const char* op) {
   const cudaError_t error = cudaPeekAtLastError();
   if (error != cudaSuccess) fail(op, ": ", cudaGetErrorString(error));
+}
+
+// As replay/cuda/launch_in_turn.cuh says. Every block of the kernel calls start_in_turn() first, or
+// its two halves with work between them that reads nothing but weights.
+template <typename Kernel, typename... Args>
+void launch_in_turn(const CudaContext& context, const char* op, Kernel kernel, dim3 grid,
+                    int threads, size_t shared_bytes, Args&&... args) {
+  const cudaError_t error = replayssm::cuda::launch_in_turn(
+      kernel, grid, threads, shared_bytes, context.stream(), std::forward<Args>(args)...);
+  if (error != cudaSuccess) fail(op, ": ", cudaGetErrorString(error));
+}
+__device__ __forceinline__ void start_in_turn() {
+  let_next_kernel_start();
+  wait_for_kernels_ahead();
 }
 
 inline bool is_activation(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
@@ -111,6 +129,18 @@ __device__ __forceinline__ void store_eight(const float x[8], void* base, DType 
 
 __device__ __forceinline__ float sigmoid(float x) { return __frcp_rn(1.0f + exp_fast(-x)); }
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
+__device__ __forceinline__ float relu_squared(float x) {
+  return (x > 0.0f || x != x) ? x * x : 0.0f;
+}
+
+// 16 bytes that are read once and never written: they do not stay in the caches.
+__device__ __forceinline__ uint4 stream_16(const void* p) {
+  uint4 x;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(p));
+  return x;
+}
 
 // The same value in every lane, by a fixed tree.
 __device__ __forceinline__ float warp_sum(float x) {

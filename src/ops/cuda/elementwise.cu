@@ -39,6 +39,7 @@ __device__ float apply(float a, float b, float scale) {
 template <Op kOp, bool kPieces, bool kHalves>
 __global__ void __launch_bounds__(kThreads)
     element_kernel(const __grid_constant__ Args args, uint32_t count) {
+  start_in_turn();
   constexpr bool kTwo = kOp != Op::kRelu2 && kOp != Op::kCopy;
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= count) return;
@@ -68,9 +69,8 @@ void launch(const CudaContext& context, const Args& args, bool pieces, const cha
   auto* const kernel = halves   ? element_kernel<kOp, true, true>
                        : pieces ? element_kernel<kOp, true, false>
                                 : element_kernel<kOp, false, false>;
-  kernel<<<blocks_for(count, kThreads), kThreads, 0, context.stream()>>>(
-      args, static_cast<uint32_t>(count));
-  check_launch(name);
+  launch_in_turn(context, name, kernel, blocks_for(count, kThreads), kThreads, 0, args,
+                 static_cast<uint32_t>(count));
 }
 
 Operand operand(ConstMatrix x) { return {const_cast<void*>(x.data), x.dtype, x.stride, 0}; }
@@ -107,6 +107,7 @@ struct EmbedArgs {
 
 template <bool kPieces>
 __global__ void __launch_bounds__(kThreads) embed_kernel(const __grid_constant__ EmbedArgs args) {
+  start_in_turn();
   const int64_t chunks = (args.cols + kEight - 1) / kEight;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.rows * chunks) return;
@@ -161,8 +162,7 @@ void embed(const CudaContext& context, ConstMatrix table, const int32_t* tokens,
                        y.dtype,    y.rows,      y.cols,     y.stride,     scale};
   const unsigned blocks = blocks_for(y.rows * ((y.cols + kEight - 1) / kEight), kThreads);
   auto* const kernel = in_pieces(table) && in_pieces(y) ? embed_kernel<true> : embed_kernel<false>;
-  kernel<<<blocks, kThreads, 0, context.stream()>>>(args);
-  check_launch("embed");
+  launch_in_turn(context, "embed", kernel, blocks, kThreads, 0, args);
 }
 
 }  // namespace replayssm::ops::cuda

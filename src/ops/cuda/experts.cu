@@ -86,6 +86,7 @@ __device__ void run(const Args& args, int64_t expert, int64_t output, int64_t fi
 }
 
 __global__ void __launch_bounds__(kThreads, 4) experts_kernel(const __grid_constant__ Args args) {
+  start_in_turn();
   const int64_t expert = blockIdx.y;
   const int64_t output = (int64_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kOutputs;
   if (output >= args.n_out) return;
@@ -127,8 +128,7 @@ void expert_linear(const CudaContext& context, const ExpertsCuda& experts, const
   args.y_dtype = y.dtype;
   args.y_stride = y.stride;
   const dim3 grid(blocks_for(w.n_out, kOutputs * kWarps), static_cast<unsigned>(experts.n_experts));
-  experts_kernel<<<grid, kThreads, 0, context.stream()>>>(args);
-  check_launch("expert_linear");
+  launch_in_turn(context, "expert_linear", experts_kernel, grid, kThreads, 0, args);
 }
 
 }  // namespace replayssm::ops::cuda

@@ -250,6 +250,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   auto* const part = reinterpret_cast<int32_t*>(memory + sizeof(Shared));
+  start_in_turn();
   if (threadIdx.x < 32) {
     Items::count(args, part);
     if (threadIdx.x == 0) {
@@ -320,7 +321,7 @@ void launch(const CudaContext& context, const ExpertsCuda& experts, const int32_
   auto* const kernel = blocks ? experts_fp8_kernel<true> : experts_fp8_kernel<false>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(sizeof(Shared)) + (kMaxExperts + 1) * 4);
-  kernel<<<grid, kThreads, bytes, context.stream()>>>(args, maps);
+  launch_in_turn(context, "expert_linear", kernel, grid, kThreads, bytes, args, maps);
 }
 
 }  // namespace
@@ -328,13 +329,11 @@ void launch(const CudaContext& context, const ExpertsCuda& experts, const int32_
 void expert_linear(const CudaContext& context, const ExpertsCuda& experts, const int32_t* first,
                    const Quantised& x, Matrix y) {
   launch(context, experts, first, x, y, kRows);
-  check_launch("expert_linear");
 }
 
 void linear_fp8_narrow(const CudaContext& context, const LinearCuda& weight, const Quantised& x,
                        Matrix y) {
   launch(context, {weight, 1}, nullptr, x, y, /*part_rows=*/16);
-  check_launch("linear");
 }
 
 }  // namespace replayssm::ops::cuda

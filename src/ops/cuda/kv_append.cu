@@ -63,6 +63,7 @@ __device__ __forceinline__ void run_unit(const Args& args, const Unit& unit, int
 
 __global__ void __launch_bounds__(kWarps * 32) append_kernel(const __grid_constant__ Args args) {
   __shared__ float work[kWarps][kMaxDim];
+  start_in_turn();
   const int32_t n_kv = args.kv.n_kv_heads;
   const int32_t n_q = static_cast<int32_t>(args.q.heads);
   const int32_t units = n_q + 2 * n_kv;
@@ -105,8 +106,7 @@ void append(const CudaContext& context, const Args& args, const char* name) {
   const int64_t units = args.q.heads + 2 * int64_t{args.kv.n_kv_heads};
   const int64_t count = units * args.rows.max_tokens * args.rows.n_rows;
   if (count == 0) return;
-  append_kernel<<<blocks_for(count, kWarps), kWarps * 32, 0, context.stream()>>>(args);
-  check_launch(name);
+  launch_in_turn(context, name, append_kernel, blocks_for(count, kWarps), kWarps * 32, 0, args);
 }
 
 void check_keys(const KvShapeCuda& shape, ConstHeads k, ConstHeads v) {

@@ -33,17 +33,16 @@ __device__ __forceinline__ void put(const Args& args, int64_t row, int64_t out, 
   store_one(args.y, args.y_dtype, at, sum);
 }
 
-constexpr int kRowThreads = 256;
-constexpr int kStride = 32 * 8;  // elements that a warp handles at once
-
-// Read once: does not stay in the caches.
-__device__ __forceinline__ uint4 stream_16(const void* p) {
-  uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p));
-  return x;
-}
+// One row. A block owns a run of outputs, so of the weights, which its warps share in units of
+// kUnit inputs, round robin. A unit's sum goes to shared memory; a thread then adds those of an
+// output in order. So the bits depend on n_in alone. Loads of kAhead units are in flight for every
+// warp, from the first to the last, and the first ones start while the kernels ahead make x.
+constexpr int kRowWarps = 16;
+constexpr int kRowThreads = 32 * kRowWarps;
+constexpr int kUnit = 512;  // elements: 16 for each lane
+constexpr int kAhead = 4;
+constexpr int kBlocksPerSm = 2;  // all that fit: 128 KB are on their way to an SM at once
+constexpr int kSums = 4096;      // units between two barriers
 
 __device__ __forceinline__ void add_products(float& sum, uint4 w, uint4 x) {
   const uint32_t a[4] = {w.x, w.y, w.z, w.w}, b[4] = {x.x, x.y, x.z, x.w};
@@ -55,29 +54,77 @@ __device__ __forceinline__ void add_products(float& sum, uint4 w, uint4 x) {
   }
 }
 
-__global__ void __launch_bounds__(kRowThreads) one_row_kernel(const __grid_constant__ Args args) {
-  constexpr int kAhead = 4;  // loads in flight per lane
-  const int64_t out = int64_t{blockIdx.x} * (kRowThreads / 32) + threadIdx.x / 32;
-  if (out >= args.n_out) return;
-  const int lane = threadIdx.x % 32;
-  const auto* const weight = static_cast<const __nv_bfloat16*>(args.weight) + out * args.n_in;
-  const auto* const x = static_cast<const __nv_bfloat16*>(args.x);
-  float sum = 0.0f;
-  int64_t i = lane * 8;
-  for (; i + (kAhead - 1) * kStride < args.n_in; i += kAhead * kStride) {
-    uint4 w[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) w[j] = stream_16(weight + i + j * kStride);
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      add_products(sum, w[j], *reinterpret_cast<const uint4*>(x + i + j * kStride));
+// Goes through the units of a block that are one warp's.
+struct UnitCursor {
+  int row, unit;
+
+  __device__ void next(int n_units) {
+    unit += kRowWarps;
+    while (unit >= n_units) {
+      unit -= n_units;
+      ++row;
     }
   }
-  for (; i < args.n_in; i += kStride) {
-    add_products(sum, stream_16(weight + i), *reinterpret_cast<const uint4*>(x + i));
+};
+
+// Shared memory: x, with zeros up to a whole unit.
+__global__ void __launch_bounds__(kRowThreads, kBlocksPerSm)
+    one_row_kernel(const __grid_constant__ Args args, int n_units) {
+  extern __shared__ uint4 x_shared[];
+  __shared__ float sums[2][kSums];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t first = args.n_out * blockIdx.x / gridDim.x;
+  const int n_rows = static_cast<int>(args.n_out * (blockIdx.x + 1) / gridDim.x - first);
+  const auto* const weight = static_cast<const __nv_bfloat16*>(args.weight) + first * args.n_in;
+
+  UnitCursor ahead{0, warp - kRowWarps};
+  ahead.next(n_units);
+  UnitCursor at = ahead;
+  uint4 w[kAhead][2];
+  const auto fetch = [&](uint4(&to)[2]) {
+    const int i = ahead.unit * kUnit + lane * 8;
+    const __nv_bfloat16* const from = weight + ahead.row * args.n_in + i;
+    to[0] = to[1] = make_uint4(0, 0, 0, 0);
+    if (ahead.row < n_rows && i < args.n_in) to[0] = stream_16(from);
+    if (ahead.row < n_rows && i + kUnit / 2 < args.n_in) to[1] = stream_16(from + kUnit / 2);
+    ahead.next(n_units);
+  };
+#pragma unroll
+  for (int j = 0; j < kAhead; ++j) fetch(w[j]);
+  wait_for_kernels_ahead();
+  const auto* const x = static_cast<const uint4*>(args.x);
+  for (int i = static_cast<int>(threadIdx.x); i < n_units * kUnit / 8; i += kRowThreads) {
+    x_shared[i] = i * 8 < args.n_in ? x[i] : make_uint4(0, 0, 0, 0);
   }
-  sum = warp_sum(sum);
-  if (lane == 0) put(args, 0, out, sum);
+  __syncthreads();
+
+  // A multiple of 64, so that a warp's share of the units is one of kAhead.
+  const int together = kSums / n_units / 64 * 64;
+  for (int begin = 0, turn = 0; begin < n_rows; begin += together, turn ^= 1) {
+    const int end = min(begin + together, n_rows);
+    while (at.row < end) {
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const uint4* const mine = x_shared + at.unit * (kUnit / 8) + lane;
+        float sum = 0.0f;
+        add_products(sum, w[j][0], mine[0]);
+        add_products(sum, w[j][1], mine[kUnit / 16]);
+        fetch(w[j]);
+        sum = warp_sum(sum);
+        if (lane == 0 && at.row < end) sums[turn][(at.row - begin) * n_units + at.unit] = sum;
+        at.next(n_units);
+      }
+    }
+    __syncthreads();
+    // Not before: blocks of the next kernel would take the places that some SMs have left.
+    if (end == n_rows) let_next_kernel_start();
+    for (int row = begin + static_cast<int>(threadIdx.x); row < end; row += kRowThreads) {
+      const float* const of_row = sums[turn] + (row - begin) * n_units;
+      float total = of_row[0];
+      for (int unit = 1; unit < n_units; ++unit) total += of_row[unit];
+      put(args, 0, first + row, total);
+    }
+  }
 }
 
 constexpr int kTile = 16;
@@ -106,11 +153,18 @@ __global__ void __launch_bounds__(kTile* kTile) plain_kernel(const __grid_consta
 
 }  // namespace
 
+bool takes_one_row(const LinearCuda& weight) { return weight.n_in <= kSums / 64 * kUnit; }
+
 void linear_one_row(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,
                     bool accumulate) {
-  one_row_kernel<<<blocks_for(weight.n_out, kRowThreads / 32), kRowThreads, 0, context.stream()>>>(
-      args_of(weight, x, y, accumulate));
-  check_launch("linear");
+  const auto n_units = static_cast<int>((weight.n_in + kUnit - 1) / kUnit);
+  const size_t bytes = static_cast<size_t>(n_units) * kUnit * 2;
+  cudaFuncSetAttribute(one_row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       kSums / 64 * kUnit * 2);
+  const int64_t places = int64_t{kBlocksPerSm} * context.n_sms();
+  const auto blocks = static_cast<unsigned>(std::min(weight.n_out, places));
+  launch_in_turn(context, "linear", one_row_kernel, blocks, kRowThreads, bytes,
+                 args_of(weight, x, y, accumulate), n_units);
 }
 
 void linear_plain(const CudaContext& context, const LinearCuda& weight, ConstMatrix x, Matrix y,

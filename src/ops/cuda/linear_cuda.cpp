@@ -440,8 +440,10 @@ void linear(const CudaContext& context, const LinearCuda& weight, ConstMatrix x,
     } else {
       linear_few(context, weight, x, y, accumulate);
     }
-  } else if (pieces && one_row(context, y)) {
+  } else if (pieces && one_row(context, y) && takes_one_row(weight)) {
     linear_one_row(context, weight, x, y, accumulate);
+  } else if (pieces && context.mode() == Mode::kFast && takes_narrow(weight, y.rows)) {
+    linear_narrow(context, weight, x, y, accumulate);
   } else if (pieces && in_pieces(weight, y)) {
     by_pieces(y.rows, product_rows(context, y.rows), [&](int64_t first, int64_t n) {
       run_product(context, weight, {x.at(first), nullptr, n, x.stride}, y.slice_rows(first, n),

@@ -4,10 +4,11 @@
 //   or of few bits, packed (few_bits_cuda.h)
 //   x [rows, n_in] bf16 (fp32 with an fp32 weight), y [rows, n_out] bf16 or fp32
 //
-// Sums are fp32. kFast: cuBLASLt's algorithm of choice for the rows, an own kernel for at most
-// four. kExact: one algorithm a weight for every number of rows, its sums in one order; the first
-// rows of a longer x are what they are alone, to the bit. FP8 weights quantise x on the way, a row
-// at a time. Few bits have one own kernel for all rows; kFast widens them to bf16 for many.
+// Sums are fp32. kFast: own kernels for one row and for few outputs, else cuBLASLt's algorithm of
+// choice for the rows. kExact: one algorithm a weight for every number of rows, its sums in one
+// order; the first rows of a longer x are what they are alone, to the bit. FP8 weights quantise x
+// on the way, a row at a time. Few bits have one own kernel for all rows; kFast widens them to bf16
+// for many.
 #pragma once
 
 #include <cstdint>

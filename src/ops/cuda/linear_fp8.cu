@@ -45,6 +45,7 @@ struct RowArgs {
 
 // One warp per output, sixteen elements per lane at a time: eight lanes per block of scales.
 __global__ void __launch_bounds__(kThreads) one_row_kernel(const __grid_constant__ RowArgs args) {
+  start_in_turn();
   const int64_t out = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (out >= args.n_out) return;
   const int lane = threadIdx.x % 32;
@@ -80,8 +81,8 @@ void linear_fp8_one_row(const CudaContext& context, const LinearCuda& weight, co
                      y.data,
                      y.dtype,
                      accumulate};
-  one_row_kernel<<<blocks_for(weight.n_out, kWarps), kThreads, 0, context.stream()>>>(args);
-  check_launch("linear");
+  launch_in_turn(context, "linear", one_row_kernel, blocks_for(weight.n_out, kWarps), kThreads, 0,
+                 args);
 }
 
 }  // namespace replayssm::ops::cuda

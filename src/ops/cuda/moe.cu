@@ -122,6 +122,7 @@ __device__ __forceinline__ void keep_best_groups(const Router& router, double* v
 // scores [top_k]; then int32 chosen [top_k]. There is one warp, so __syncwarp() publishes it all.
 __global__ void __launch_bounds__(32) route_kernel(const __grid_constant__ RouteArgs args) {
   extern __shared__ double values[];
+  start_in_turn();
   auto* const keys = reinterpret_cast<uint64_t*>(values);  // a lane overwrites its own entries only
   const Router& router = args.router;
   const int lane = static_cast<int>(threadIdx.x), n = router.n_experts;
@@ -183,6 +184,7 @@ __global__ void __launch_bounds__(kThreads)
     sort_kernel(const int32_t* __restrict__ experts, int64_t n, int32_t n_experts,
                 int32_t* __restrict__ first, int32_t* __restrict__ row) {
   __shared__ int32_t count[kMaxExperts];
+  start_in_turn();
   for (int32_t e = static_cast<int32_t>(threadIdx.x); e < n_experts; e += kThreads) count[e] = 0;
   __syncthreads();
   const auto* const fours = reinterpret_cast<const int4*>(experts);
@@ -250,6 +252,7 @@ struct RowsArgs {
 
 // Sixteen bytes per thread.
 __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant__ RowsArgs args) {
+  start_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= args.rows * args.cols) return;
   const int64_t r = i / args.cols, c = i % args.cols;
@@ -264,6 +267,7 @@ constexpr int kTogether = 4;  // experts whose loads are in flight at once
 template <bool kPieces>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ RowsArgs args) {
   __shared__ float work[kWarps];
+  start_in_turn();
   const int64_t t = blockIdx.x;
   const auto* const x = static_cast<const float*>(args.x);
   const int32_t* const row = args.row + t * args.top_k;
@@ -336,18 +340,17 @@ void route(const CudaContext& context, const Router& router, ConstMatrix logits,
       doubles * sizeof(double) + static_cast<size_t>(router.top_k) * sizeof(int32_t);
   cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        kMaxExperts * (3 * static_cast<int>(sizeof(double)) + 4));
-  route_kernel<<<static_cast<unsigned>(logits.rows), 32, bytes, context.stream()>>>(
-      {router, static_cast<const float*>(logits.data), logits.stride, experts, weights});
-  check_launch("route");
+  launch_in_turn(
+      context, "route", route_kernel, static_cast<unsigned>(logits.rows), 32, bytes,
+      RouteArgs{router, static_cast<const float*>(logits.data), logits.stride, experts, weights});
 }
 
 void sort_by_expert(const CudaContext& context, const int32_t* experts, int64_t n_tokens,
                     int32_t top_k, int32_t n_experts, int32_t* first, int32_t* row) {
   REPLAYSSM_CHECK(n_experts <= kMaxExperts && reinterpret_cast<uintptr_t>(experts) % 16 == 0,
                   n_experts, " experts, or choices that are not aligned");
-  sort_kernel<<<blocks_for(int64_t{n_experts} + 1, kWarps), kThreads, 0, context.stream()>>>(
-      experts, n_tokens * top_k, n_experts, first, row);
-  check_launch("sort_by_expert");
+  launch_in_turn(context, "sort_by_expert", sort_kernel, blocks_for(int64_t{n_experts} + 1, kWarps),
+                 kThreads, 0, experts, n_tokens * top_k, n_experts, first, row);
 }
 
 void spread_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, int32_t top_k,
@@ -360,9 +363,8 @@ void spread_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, 
   const int64_t piece = 16 / dtype_bytes(x.dtype);
   const RowsArgs args{x.data,           x.dtype, x.stride / piece, row,  nullptr, top_k, y.data,
                       y.stride / piece, y.rows,  y.cols / piece,   false};
-  spread_kernel<<<blocks_for(args.rows * args.cols, kThreads), kThreads, 0, context.stream()>>>(
-      args);
-  check_launch("spread_rows");
+  launch_in_turn(context, "spread_rows", spread_kernel, blocks_for(args.rows * args.cols, kThreads),
+                 kThreads, 0, args);
 }
 
 void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, const float* weights,
@@ -389,8 +391,7 @@ void sum_rows(const CudaContext& context, ConstMatrix x, const int32_t* row, con
                       (!with_shared || in_pieces(shared.x)) &&
                       (!normed || (in_pieces(ConstMatrix(then.y)) && in_pieces(then.weight.data)));
   auto* const kernel = pieces ? sum_kernel<true> : sum_kernel<false>;
-  kernel<<<static_cast<unsigned>(y.rows), kThreads, 0, context.stream()>>>(args);
-  check_launch("sum_rows");
+  launch_in_turn(context, "sum_rows", kernel, static_cast<unsigned>(y.rows), kThreads, 0, args);
 }
 
 }  // namespace replayssm::ops::cuda

@@ -34,6 +34,7 @@ constexpr int64_t kStride = kThreads * kEight;
 template <bool kPieces, bool kAdd, bool kStream>
 __global__ void __launch_bounds__(kThreads) row_norm_kernel(const __grid_constant__ RowArgs args) {
   __shared__ float work[kWarps];
+  start_in_turn();
   const DType x_dtype = kStream ? DType::kF32 : args.x_dtype;
   const int64_t row = blockIdx.x;
   const int64_t from = (args.rows == nullptr ? row : args.rows[row]) * args.x_stride;
@@ -109,8 +110,7 @@ void launch_rows(const CudaContext& context, const RowArgs& args, int64_t rows, 
   pieces = pieces && in_pieces(args.weight);
   auto* const kernel =
       args.delta != nullptr ? row_kernel<true>(args, pieces) : row_kernel<false>(args, pieces);
-  kernel<<<static_cast<unsigned>(rows), kThreads, 0, context.stream()>>>(args);
-  check_launch(name);
+  launch_in_turn(context, name, kernel, static_cast<unsigned>(rows), kThreads, 0, args);
 }
 
 // Lanes per group; groups of eight elements go to them round robin.
@@ -130,6 +130,7 @@ struct GroupArgs {
   bool zero_centred;
   bool shared_weight;
   float eps;
+  int32_t tile;  // GatedNorm::tile
   bool gated, gate_first, normalise, use_sigmoid;
 };
 
@@ -139,6 +140,7 @@ struct GroupArgs {
 template <bool kPieces, bool kHalves, int kLanes, int kRounds>
 __global__ void __launch_bounds__(kThreads)
     group_norm_kernel(const __grid_constant__ GroupArgs args) {
+  start_in_turn();
   constexpr int kStep = kLanes * static_cast<int>(kEight);
   const int32_t group =
       static_cast<int32_t>(blockIdx.y * (kThreads / kLanes) + threadIdx.x / kLanes);
@@ -148,7 +150,12 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t size = args.size;
   const int64_t y_from = row * args.y_row + group * args.y_group;
   const int64_t z_from = row * args.z_row + group * args.z_group;
-  const int64_t out_from = row * args.out_row + group * args.out_group;
+  int32_t to = group;
+  if (args.tile > 0) {
+    const int32_t share = args.groups / args.tile;
+    to = group % share * args.tile + group / share;
+  }
+  const int64_t out_from = row * args.out_row + to * args.out_group;
   const float* weight = args.weight;
   if (weight != nullptr && !args.shared_weight) weight += group * int64_t{size};
   const int32_t lane = static_cast<int32_t>(threadIdx.x % kLanes) * static_cast<int32_t>(kEight);
@@ -238,8 +245,7 @@ void launch_groups(const CudaContext& context, const GroupArgs& args, bool piece
     kernel = group_norm_kernel<true, true, 32, 4>;
   }
   const dim3 grid(static_cast<unsigned>(args.rows), blocks_for(args.groups, kThreads / lanes));
-  kernel<<<grid, kThreads, 0, context.stream()>>>(args);
-  check_launch(name);
+  launch_in_turn(context, name, kernel, grid, kThreads, 0, args);
 }
 
 void check_activations(DType a, DType b) {
@@ -299,7 +305,10 @@ void gated_norm(const CudaContext& context, const GatedNorm& norm, ConstMatrix y
   check_activations(out.dtype, out.dtype);
   const int64_t size = norm.group_size;
   REPLAYSSM_CHECK(size > 0 && y.cols % size == 0, y.cols, " columns in groups of ", size);
+  REPLAYSSM_CHECK(norm.tile == 0 || y.cols / size % norm.tile == 0, y.cols / size, " groups, tile ",
+                  norm.tile);
   GroupArgs args = {};
+  args.tile = static_cast<int32_t>(norm.tile);
   args.y = y.data, args.y_dtype = y.dtype, args.y_row = y.stride;
   args.z = z.data, args.z_dtype = z.dtype, args.z_row = z.stride;
   args.out = out.data, args.out_dtype = out.dtype, args.out_row = out.stride;

@@ -113,6 +113,7 @@ __device__ __forceinline__ void for_targets(const Args& args, int64_t row, bool 
 template <Of kOf, bool kOnce>
 __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ Args args) {
   __shared__ float work[kThreads / 32];
+  start_in_turn();
   const int64_t row = blockIdx.x;
   const bool there = row < args.rows;
   const int64_t begin = int64_t{threadIdx.x} * kPiece, step = int64_t{blockDim.x} * kPiece;
@@ -149,6 +150,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ 
 template <Of kOf>
 __global__ void __launch_bounds__(kThreads)
     blocks_kernel(const __grid_constant__ Args args, int32_t n_blocks, int32_t n_rows) {
+  start_in_turn();
   const int32_t i = static_cast<int32_t>(blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes);
   const int32_t row = i / n_blocks, block = i % n_blocks;
   const int64_t d = block * kFp8Block + threadIdx.x % kLanes * kPiece;
@@ -172,15 +174,13 @@ void launch(const CudaContext& context, WeightType type, const Args& args, int64
   if (type == WeightType::kFp8Row) {
     const int64_t threads = (args.n_in + 32 * kPiece - 1) / (32 * kPiece) * 32;
     auto* const kernel = threads <= kThreads ? rows_kernel<kOf, true> : rows_kernel<kOf, false>;
-    kernel<<<static_cast<unsigned>(n_rows),
-             static_cast<unsigned>(std::min<int64_t>(threads, kThreads)), 0, context.stream()>>>(
-        args);
+    launch_in_turn(context, "quantise", kernel, static_cast<unsigned>(n_rows),
+                   static_cast<int>(std::min<int64_t>(threads, kThreads)), 0, args);
   } else {
-    blocks_kernel<kOf>
-        <<<blocks_for(n_rows * blocks * kLanes, kThreads), kThreads, 0, context.stream()>>>(
-            args, static_cast<int32_t>(blocks), static_cast<int32_t>(n_rows));
+    launch_in_turn(context, "quantise", blocks_kernel<kOf>,
+                   blocks_for(n_rows * blocks * kLanes, kThreads), kThreads, 0, args,
+                   static_cast<int32_t>(blocks), static_cast<int32_t>(n_rows));
   }
-  check_launch("quantise");
 }
 
 Args args_of(ConstMatrix x, const Quantised& out) {

@@ -11,6 +11,7 @@ constexpr int kThreads = 128;
 __global__ void __launch_bounds__(kThreads)
     angles_kernel(const double* frequencies, int64_t n_pairs, const int64_t* positions,
                   int64_t n_tokens, double factor, float* table) {
+  start_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n_tokens * n_pairs) return;
   const int64_t token = i / n_pairs, pair = i % n_pairs;
@@ -52,9 +53,8 @@ void rope_angles(const CudaContext& context, const double* frequencies, int32_t 
                  double attention_factor) {
   const int64_t n_pairs = rotary_dims / 2;
   if (n_tokens * n_pairs == 0) return;
-  angles_kernel<<<blocks_for(n_tokens * n_pairs, kThreads), kThreads, 0, context.stream()>>>(
-      frequencies, n_pairs, positions, n_tokens, attention_factor, table);
-  check_launch("rope_angles");
+  launch_in_turn(context, "rope_angles", angles_kernel, blocks_for(n_tokens * n_pairs, kThreads),
+                 kThreads, 0, frequencies, n_pairs, positions, n_tokens, attention_factor, table);
 }
 
 void rope_apply(const CudaContext& context, const float* table, int32_t rotary_dims, Heads x) {

@@ -1,5 +1,6 @@
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/sample_cuda.h"
+#include "ops/gumbel.h"
 
 namespace replayssm::ops::cuda {
 namespace {
@@ -48,12 +49,13 @@ __device__ T block_reduce(T x, T* work, const Op& op) {
 __device__ __forceinline__ uint64_t larger_of(uint64_t a, uint64_t b) { return a > b ? a : b; }
 __device__ __forceinline__ uint64_t sum_of(uint64_t a, uint64_t b) { return a + b; }
 
-// A row is searched in parts, one block each, so that few rows still use the whole card.
-constexpr int64_t kPart = 16384;
+// A row is searched in parts, one block each, so that few rows still use much of the card.
+constexpr int64_t kPart = 4 * kThreads;
 
 __global__ void __launch_bounds__(kThreads)
     best_kernel(const float* logits, int64_t stride, int64_t n_vocab, uint64_t* best) {
   __shared__ uint64_t work[kWarps];
+  start_in_turn();
   const int64_t first = int64_t{blockIdx.x} * kPart, end = min(first + kPart, n_vocab);
   const float* const row = logits + int64_t{blockIdx.y} * stride;
   uint64_t key = 0;
@@ -65,10 +67,13 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) best[int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = key;
 }
 
+// The same value in every lane of the calling warp.
 __device__ uint64_t best_of(const uint64_t* best, int64_t row, int n_parts) {
   uint64_t key = 0;
-  for (int p = 0; p < n_parts; ++p) key = larger_of(key, best[row * n_parts + p]);
-  return key;
+  for (int p = static_cast<int>(threadIdx.x % 32); p < n_parts; p += 32) {
+    key = larger_of(key, best[row * n_parts + p]);
+  }
+  return warp_reduce(key, larger_of);
 }
 __device__ SampleStatus status_of(uint64_t best) {
   if (best == kBadKey) return SampleStatus::kNan;
@@ -80,31 +85,15 @@ __device__ void give(int32_t* tokens, SampleStatus* status, int64_t row, SampleS
   if (status != nullptr) status[row] = s;
 }
 
+// One warp per row.
 __global__ void argmax_kernel(const uint64_t* best, int n_parts, int64_t n_rows, int32_t* tokens,
                               SampleStatus* status) {
-  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  start_in_turn();
+  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
   if (row >= n_rows) return;
   const uint64_t key = best_of(best, row, n_parts);
+  if (threadIdx.x % 32 != 0) return;
   give(tokens, status, row, status_of(key), index_of(key));
-}
-
-// Philox4x32-10 with key `seed` and counter `position`: 53 random bits at the top of the result.
-// The draw at a position depends on nothing else.
-__device__ uint64_t uniform_bits(uint64_t seed, int64_t position) {
-  uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
-  uint32_t c0 = static_cast<uint32_t>(position);
-  uint32_t c1 = static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), c2 = 0, c3 = 0;
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ key0;
-    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ key1;
-    c1 = static_cast<uint32_t>(b);
-    c3 = static_cast<uint32_t>(a);
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  const uint64_t bits = uint64_t{c1} << 32 | c0;
-  return bits >> 11 << 11;
 }
 
 // One row of logits, and the tokens that top-k and top-p keep of it: those whose key is above cut_,
@@ -119,12 +108,12 @@ constexpr uint32_t kListed = 2048;
 
 struct SampleShared {
   uint64_t work[kWarps];   // of block_reduce()
-  uint64_t mass[kBins];    // histogram(): mass per bin; find(): mass per thread
+  uint64_t mass[kBins];    // histogram(): mass per bin
   uint32_t count[kBins];   // histogram(): tokens per bin; count_ties(): ties per warp
   uint32_t list[kListed];  // collect(): keys of one bin
   uint32_t n_listed;
-  // Result of find_bin(), find_listed() and find(), written by one thread and published by the
-  // barrier at their end: the bin, key or token, and the mass and count before it.
+  // Result of find_bin() and find_listed(), written by one thread and published by the barrier at
+  // their end: the bin or key, and the mass and count before it.
   uint32_t digit;
   uint64_t before_mass;
   uint32_t before_count;
@@ -199,28 +188,35 @@ class LogitsRow {
     return before_mass + ties_ * each;
   }
 
-  // Draws among the kept tokens with a weight of at least min_p: the token, in index order, whose
-  // interval of the cumulative mass holds bits / 2^64. total: the kept mass (used if min_p is 0).
-  __device__ int32_t draw(uint64_t bits, float min_p, uint64_t total) {
-    if (min_p > 0.0f) {
-      total = 0;
-      walk(min_p, [&](uint64_t mass, int64_t) {
-        total += mass;
-        return false;
-      });
-    }
-    const uint64_t target = __umul64hi(bits, total);
-    uint64_t before = 0;
-    int32_t token = -1;
-    walk(min_p, [&](uint64_t mass, int64_t first) {
-      if (before + mass <= target) {
-        before += mass;
-        return false;
+  // Of the kept tokens with a weight of at least min_p, the one of the largest score
+  // (ops/gumbel.h), the lower index on a tie.
+  __device__ int32_t draw(uint64_t seed, int64_t position, float temperature, float min_p) {
+    BestScore best;
+    float limit = limit_of(kLeastGumbel);
+    uint64_t ties = 0;
+    for (int64_t first = 0; first < n_; first += kThreads * kEach) {
+      const int64_t own = first + threadIdx.x * kEach;
+      if (split_ties_) ties = count_ties(own, ties);
+      uint64_t ties_before = ties_before_;
+      for (int j = 0; j < kEach && own + j < n_; j += 4) {
+        const NoiseBlock noise = noise_block(seed, position, static_cast<uint32_t>((own + j) / 4));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int64_t token = own + j + i;
+          if (token >= n_) break;
+          const bool kept = is_kept(token, ties_before);
+          if (split_ties_) ties_before += ordered(logits_[token]) == cut_ ? 1 : 0;
+          const float w = weight(token);
+          if (!kept || w < min_p || !may_win(noise.word[i], w, limit)) continue;
+          const double score = gumbel_score(logits_[token], most_, temperature, noise.word[i]);
+          if (best.take(score, static_cast<int32_t>(token))) limit = limit_of(score);
+        }
       }
-      token = find(first, min_p, target - before);
-      return true;
-    });
-    return token;
+    }
+    const uint64_t key = best.token < 0 ? 0 : score_key(best.score);
+    const uint64_t top = block_reduce(key, shared_.work, larger_of);
+    const uint64_t mine = key == top && best.token >= 0 ? ~static_cast<uint64_t>(best.token) : 0;
+    return static_cast<int32_t>(~block_reduce(mine, shared_.work, larger_of));
   }
 
  private:
@@ -355,32 +351,19 @@ class LogitsRow {
     return x;
   }
 
-  // Mass of token i; 0 if it is not kept. ties_before: tokens at the cut before i.
-  __device__ uint64_t kept_mass(int64_t i, float min_p, uint64_t ties_before) const {
+  // ties_before: tokens at the cut before i.
+  __device__ bool is_kept(int64_t i, uint64_t ties_before) const {
     const uint32_t key = ordered(logits_[i]);
-    if (key < cut_ || (split_ties_ && key == cut_ && ties_before >= ties_)) return 0;
-    const float w = weight(i);
-    return w < min_p ? 0 : mass_of(w);
+    return key > cut_ || (key == cut_ && !(split_ties_ && ties_before >= ties_));
   }
 
-  // Calls body(kept mass of tokens [first, first + kThreads * kEach), first), in order, until it
-  // returns true. Each thread has kEach consecutive tokens; their mass stays in mine_.
-  template <typename Body>
-  __device__ void walk(float min_p, const Body& body) {
-    uint64_t ties = 0;
-    for (int64_t first = 0; first < n_; first += kThreads * kEach) {
-      const int64_t own = first + threadIdx.x * kEach;
-      if (split_ties_) ties = count_ties(own, ties);
-      mine_ = 0;
-      each_kept(own, min_p, [&](uint64_t mass, int) {
-        mine_ += mass;
-        return false;
-      });
-      if (body(block_reduce(mine_, shared_.work, sum_of), first)) return;
-    }
+  // Larger for a larger score; never 0.
+  __device__ static uint64_t score_key(double score) {
+    const auto bits = static_cast<uint64_t>(__double_as_longlong(score + 0.0));
+    return (bits >> 63) != 0 ? ~bits : bits | uint64_t{1} << 63;
   }
 
-  // Sets ties_before_, given the ties before this step of walk(); returns the ties up to its end.
+  // Sets ties_before_, given the ties before this step of draw(); returns the ties up to its end.
   __device__ uint64_t count_ties(int64_t own, uint64_t before) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     uint32_t own_ties = 0;
@@ -398,48 +381,6 @@ class LogitsRow {
     return before;
   }
 
-  template <typename Body>
-  __device__ void each_kept(int64_t own, float min_p, const Body& body) const {
-    uint64_t ties = ties_before_;
-    for (int j = 0; j < kEach && own + j < n_; ++j) {
-      if (body(kept_mass(own + j, min_p, ties), j)) return;
-      if (split_ties_) ties += ordered(logits_[own + j]) == cut_ ? 1 : 0;
-    }
-  }
-
-  // The token, among those of walk()'s last step, at which the cumulative mass passes target.
-  __device__ int32_t find(int64_t first, float min_p, uint64_t target) {
-    shared_.mass[threadIdx.x] = mine_;
-    __syncthreads();
-    if (threadIdx.x < 32) {
-      constexpr int kRun = kThreads / 32;
-      const int lane = static_cast<int>(threadIdx.x);
-      uint64_t sum = 0;
-      for (int i = 0; i < kRun; ++i) sum += shared_.mass[lane * kRun + i];
-      const uint64_t up_to = scan(sum);
-      uint64_t before = up_to - sum;
-      if (before <= target && target < up_to) {
-        int i = lane * kRun;
-        while (before + shared_.mass[i] <= target) before += shared_.mass[i++];
-        shared_.digit = static_cast<uint32_t>(i);
-        shared_.before_mass = before;
-      }
-    }
-    __syncthreads();
-    const uint32_t owner = shared_.digit;
-    uint64_t before = shared_.before_mass;
-    __syncthreads();
-    if (threadIdx.x == owner) {
-      each_kept(first + owner * kEach, min_p, [&](uint64_t mass, int j) {
-        before += mass;
-        shared_.digit = owner * kEach + static_cast<uint32_t>(j);
-        return before > target;
-      });
-    }
-    __syncthreads();
-    return static_cast<int32_t>(first + shared_.digit);
-  }
-
   static constexpr int kEach = 8;
 
   SampleShared& shared_;
@@ -449,7 +390,7 @@ class LogitsRow {
   uint32_t cut_ = 0;
   uint64_t ties_ = 0;
   bool split_ties_ = false;
-  uint64_t mine_ = 0, ties_before_ = 0;
+  uint64_t ties_before_ = 0;
 };
 
 struct SampleArgs {
@@ -464,6 +405,7 @@ struct SampleArgs {
 
 __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant__ SampleArgs args) {
   __shared__ SampleShared shared;
+  start_in_turn();
   const int64_t r = blockIdx.x;
   const uint64_t best = best_of(args.best, r, args.n_parts);
   const SamplerParams params =
@@ -477,13 +419,13 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
     constexpr uint64_t kAll = uint64_t{1} << 62;
     uint64_t mass = 0;
     if (few) mass = row.cut_at(static_cast<uint64_t>(params.top_k), kAll);
-    if (!few) mass = row.total();
     if (params.top_p < 1.0f) {
+      if (!few) mass = row.total();
       const double most = static_cast<double>(params.top_p) * static_cast<double>(mass);
-      mass = row.cut_at(few ? static_cast<uint64_t>(params.top_k) : kAll,
-                        static_cast<uint64_t>(ceil(most)));
+      row.cut_at(few ? static_cast<uint64_t>(params.top_k) : kAll,
+                 static_cast<uint64_t>(ceil(most)));
     }
-    token = row.draw(uniform_bits(params.seed, args.rows.positions[r]), params.min_p, mass);
+    token = row.draw(params.seed, args.rows.positions[r], params.temperature, params.min_p);
   }
   if (threadIdx.x == 0) give(args.tokens, args.status, r, status, token);
 }
@@ -492,6 +434,7 @@ __global__ void __launch_bounds__(kThreads)
     log_prob_kernel(const float* logits, int64_t stride, int64_t n_vocab, const uint64_t* best,
                     int n_parts, const int32_t* tokens, double* out) {
   __shared__ SampleShared shared;
+  start_in_turn();
   const int64_t r = blockIdx.x;
   const uint64_t key = best_of(best, r, n_parts);
   const float* const row = logits + r * stride;
@@ -519,6 +462,7 @@ __global__ void __launch_bounds__(kThreads)
 //   next        drawn[n_accepted]: the first token after the accepted ones, fed to the next step
 __global__ void verify_kernel(const __grid_constant__ VerifyRowsCuda rows, const int32_t* tokens,
                               const int32_t* drawn, int32_t* n_accepted, int32_t* next) {
+  start_in_turn();
   const int32_t r = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
   if (r >= rows.n_rows) return;
   const int32_t n = rows.n_tokens[r];
@@ -546,8 +490,8 @@ Best find_best(const CudaContext& context, ConstMatrix logits) {
                   logits.rows, " rows of ", logits.cols);
   auto* const keys = static_cast<uint64_t*>(context.workspace());
   const dim3 grid(static_cast<unsigned>(n_parts), static_cast<unsigned>(logits.rows));
-  best_kernel<<<grid, kThreads, 0, context.stream()>>>(static_cast<const float*>(logits.data),
-                                                       logits.stride, logits.cols, keys);
+  launch_in_turn(context, "sample", best_kernel, grid, kThreads, 0,
+                 static_cast<const float*>(logits.data), logits.stride, logits.cols, keys);
   return {keys, static_cast<int>(n_parts)};
 }
 
@@ -558,36 +502,32 @@ constexpr int kSmall = 128;  // threads per block of kernels with one thread per
 void argmax(const CudaContext& context, ConstMatrix logits, int32_t* tokens, SampleStatus* status) {
   if (logits.rows == 0) return;
   const Best best = find_best(context, logits);
-  argmax_kernel<<<blocks_for(logits.rows, kSmall), kSmall, 0, context.stream()>>>(
-      best.keys, best.n_parts, logits.rows, tokens, status);
-  check_launch("argmax");
+  launch_in_turn(context, "argmax", argmax_kernel, blocks_for(logits.rows, kSmall / 32), kSmall, 0,
+                 best.keys, best.n_parts, logits.rows, tokens, status);
 }
 
 void sample(const CudaContext& context, ConstMatrix logits, const SampleRowsCuda& rows,
             int32_t* tokens, SampleStatus* status) {
   if (logits.rows == 0) return;
   const Best best = find_best(context, logits);
-  sample_kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, context.stream()>>>(
-      {static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys, best.n_parts,
-       rows, tokens, status});
-  check_launch("sample");
+  launch_in_turn(context, "sample", sample_kernel, static_cast<unsigned>(logits.rows), kThreads, 0,
+                 SampleArgs{static_cast<const float*>(logits.data), logits.stride, logits.cols,
+                            best.keys, best.n_parts, rows, tokens, status});
 }
 
 void log_prob(const CudaContext& context, ConstMatrix logits, const int32_t* tokens, double* out) {
   if (logits.rows == 0) return;
   const Best best = find_best(context, logits);
-  log_prob_kernel<<<static_cast<unsigned>(logits.rows), kThreads, 0, context.stream()>>>(
-      static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys, best.n_parts,
-      tokens, out);
-  check_launch("log_prob");
+  launch_in_turn(context, "log_prob", log_prob_kernel, static_cast<unsigned>(logits.rows), kThreads,
+                 0, static_cast<const float*>(logits.data), logits.stride, logits.cols, best.keys,
+                 best.n_parts, tokens, out);
 }
 
 void verify(const CudaContext& context, const VerifyRowsCuda& rows, const int32_t* tokens,
             const int32_t* drawn, int32_t* n_accepted, int32_t* next) {
   if (rows.n_rows == 0) return;
-  verify_kernel<<<blocks_for(rows.n_rows, kSmall), kSmall, 0, context.stream()>>>(
-      rows, tokens, drawn, n_accepted, next);
-  check_launch("verify");
+  launch_in_turn(context, "verify", verify_kernel, blocks_for(rows.n_rows, kSmall), kSmall, 0, rows,
+                 tokens, drawn, n_accepted, next);
 }
 
 }  // namespace replayssm::ops::cuda

@@ -1,5 +1,4 @@
-// src/ops/sample.h on the device. The distribution is the same, and a draw is a pure function of
-// (logits, params, position). Near the edge of an interval it may differ from the CPU's.
+// src/ops/sample.h on the device: a draw is the same pure function of (logits, params, position).
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,12 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "replay/cuda/conv_cuda.h"
+#include "replay/cuda/launch_in_turn.cuh"
+#include "replay/cuda/ptx.cuh"
+#include "replay/problem_reason.h"
 
 namespace replayssm {
 namespace cuda {
@@ -63,6 +67,7 @@ __global__ void __launch_bounds__(kThreads)
     conv_kernel(const __grid_constant__ ConvArgs a, const __grid_constant__ ConvProblem p) {
   using P = Piece<kType>;
   using Element = std::conditional_t<kType == DType::kF32, float, uint16_t>;
+  dependencies_wait();
   const Row row = a.rows[blockIdx.x];
   const int channel = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * P::kLanes;
   if (row.read_slot < 0 || channel >= p.n_channels) return;
@@ -182,7 +187,7 @@ class ConvKernelPlan final : public CudaConvPlan {
     const int64_t share = (kEnoughBlocks + rows * pieces - 1) / (rows * pieces);
     const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(pieces),
                     static_cast<unsigned>(std::clamp<int64_t>(turns, 1, share)));
-    kernel_<<<grid, kThreads, 0, stream>>>(args, problem_);
+    launch_in_turn(kernel_, grid, kThreads, 0, stream, args, problem_);
   }
 
  private:
@@ -194,20 +199,12 @@ class ConvKernelPlan final : public CudaConvPlan {
 }  // namespace cuda
 
 PlanResult<CudaConvPlan> plan_cuda(const ConvProblem& p) {
+  std::string reason = problem_reason(p);
+  if (!reason.empty()) return {nullptr, std::move(reason)};
   constexpr int kMaxChannels = 1 << 24;  // blocks along y are limited
-  if (p.n_channels < 1 || p.n_channels % 8 != 0 || p.n_channels > kMaxChannels) {
-    return {nullptr, "the CUDA conv takes a multiple of 8 channels up to 2^24, not " +
+  if (p.n_channels % 8 != 0 || p.n_channels > kMaxChannels) {
+    return {nullptr, "the CUDA conv needs a multiple of 8 channels up to 2^24, not " +
                          std::to_string(p.n_channels)};
-  }
-  if (p.width < 2 || p.width > 8) {
-    return {nullptr, "conv width " + std::to_string(p.width) + " is outside 2..8"};
-  }
-  if (p.ring_rows < p.width) {
-    return {nullptr, "conv ring_rows " + std::to_string(p.ring_rows) + " is below the width " +
-                         std::to_string(p.width)};
-  }
-  if (p.activation != DType::kF32 && p.activation != DType::kBF16) {
-    return {nullptr, std::string("activations are fp32 or bf16, not ") + dtype_name(p.activation)};
   }
   return {std::make_shared<cuda::ConvKernelPlan>(p), ""};
 }

@@ -327,13 +327,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 std::string general_reason(const Problem& p) {
-  const int b = p.grid.interval;
-  if (b != 8 && b != 16 && b != 32 && b != 64) return "the grid interval is 8, 16, 32 or 64";
-  if (p.family == Family::kKda && p.n_key_heads != p.n_heads) return "KDA has a key a head";
-  if (p.ring == DType::kI8) return "a ring is fp32, fp16 or bf16";
   if (p.checkpoint != DType::kF32) return "with fp32 activations the CUDA checkpoint is fp32";
   if (p.value_dim % kProductRows != 0 || p.key_dim % kStepKeys != 0) {
-    return "with fp32 activations the CUDA kernel takes multiples of 16 as value_dim and key_dim";
+    return "with fp32 activations the CUDA kernel needs value_dim and key_dim to be multiples of "
+           "16";
   }
   if (Sizes(p).total() > kMaxSharedBytes) {
     return "a head's state and rows do not fit the shared memory of an SM";

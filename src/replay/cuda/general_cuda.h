@@ -9,7 +9,7 @@
 
 namespace replayssm::cuda {
 
-// Why it does not support a problem; empty if it does.
+// Why it does not support a valid problem; empty if it does.
 std::string general_reason(const Problem& problem);
 
 void launch_general(const StepArgs& args, const Problem& problem, bool sweep, cudaStream_t stream);

@@ -1,8 +1,10 @@
 // plan_cuda: finds a problem's kernels in the instance tables.
 #include <string>
+#include <utility>
 
 #include "replay/cuda/general_cuda.h"
 #include "replay/cuda/step_instances.h"
+#include "replay/problem_reason.h"
 
 namespace replayssm {
 namespace cuda {
@@ -105,22 +107,12 @@ class GeneralPlan final : public PlanBase {
 }  // namespace
 
 PlanResult<CudaPlan> plan_cuda(const Problem& p) {
-  if (p.max_window < 1 || p.max_window > p.grid.interval) {
-    return {nullptr, "max_window must lie in [1, B]"};
-  }
-  if (p.grid.ring_rows < Grid::rows_for(p.grid.interval, p.max_window)) {
-    return {nullptr, "ring_rows is below B + 2 max_window - 1"};
-  }
-  if (p.n_key_heads < 1 || p.n_heads % p.n_key_heads != 0) {
-    return {nullptr, "n_key_heads must divide n_heads"};
-  }
+  std::string reason = problem_reason(p);
+  if (!reason.empty()) return {nullptr, std::move(reason)};
   if (p.activation == DType::kF32) {
-    std::string reason = cuda::general_reason(p);
+    reason = cuda::general_reason(p);
     if (!reason.empty()) return {nullptr, std::move(reason)};
     return {std::make_shared<GeneralPlan>(p), ""};
-  }
-  if (p.activation != DType::kBF16) {
-    return {nullptr, std::string("activations are fp32 or bf16, not ") + dtype_name(p.activation)};
   }
   const DType ring = p.family == Family::kMamba2 ? DType::kBF16 : DType::kF16;
   if (p.ring != ring) {

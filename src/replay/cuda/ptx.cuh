@@ -125,11 +125,23 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, uint32_t b
       : "memory");
 }
 
-// Waits until the kernels before this one in the stream are done, where the launch let this one
-// start earlier; then lets the next one start.
-__device__ __forceinline__ void dependencies_wait() {
+// The two halves of a programmatic launch; without one they do nothing. A kernel that was launched
+// so may start before the kernels ahead of it in the stream have ended.
+
+// Returns when the kernels ahead are done and their writes are visible. Every block calls it before
+// it touches memory that any kernel writes: then "the one ahead is done" means that all are.
+__device__ __forceinline__ void wait_for_kernels_ahead() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+// Once every block has called it, the next kernel may start.
+__device__ __forceinline__ void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// The next kernel starts when those ahead of this one are done: what it reads before its own wait
+// may have been written by any of them.
+__device__ __forceinline__ void dependencies_wait() {
+  wait_for_kernels_ahead();
+  let_next_kernel_start();
 }
 
 // 16 bytes.

@@ -54,7 +54,10 @@ class StepBlock {
     const int grid = n_ & ~(kSlots - 1);
     pending_ = c_ < grid;
     // One test, after all loads: a branch between them would cost a second memory latency.
-    if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) return false;
+    if ((read_slot_ < 0) | ((start_ == end_) & !pending_)) {
+      wait_for_kernels_ahead();
+      return false;
+    }
     base_ = grid;
     if constexpr (T::kSingle) {
       load_state();

@@ -15,7 +15,7 @@ class CpuBackend final : public Backend {
       : model_(model),
         layers_(plan_layers_cpu(model, context.isa())),
         pool_(take_pool(layers_.sizes, sizes, state_)),
-        loaded_(load_weights_cpu(model, weights_)),
+        loaded_(load_weights_cpu(model, weights_, &context.pool())),
         forward_(model, layers_, loaded_.weights, context, limits, scratch_) {}
 
   void launch(const ForwardBatch& batch, std::span<const DrawRow>) override {
@@ -28,6 +28,10 @@ class CpuBackend final : public Backend {
     forward_.run({{&only, 1}, {}, {}}, pool_);
   }
   bool draws() const override { return false; }
+  const float* draft(std::span<const DraftRow> rows) override {
+    forward_.draft(rows, pool_);
+    return forward_.logits();
+  }
 
   const StateParts& parts() const override { return pool_.parts; }
   void copy(std::span<const MemorySpan> from, std::span<const MemorySpan> to) override {
@@ -110,7 +114,7 @@ class CpuDevice final : public Device {
 
   ModelMemory memory(const Model& model) const override {
     ModelMemory out = memory_of(plan_layers_cpu(model, context_.isa()).sizes);
-    if (!model.folder().empty()) out.weights = weight_bytes_cpu(model);
+    if (!model.path().empty()) out.weights = weight_bytes_cpu(model);
     return out;
   }
   int64_t scratch_bytes(const Model& model, const ForwardLimits& limits) const override {

@@ -388,8 +388,8 @@ class CudaDevice final : public Device {
 
   ModelMemory memory(const Model& model) const override {
     ModelMemory out = memory_of(plan_layers_cuda(model).sizes);
-    int64_t& weights = weights_[model.folder()];
-    if (weights == 0 || model.folder().empty()) {
+    int64_t& weights = weights_[model.path()];
+    if (weights == 0 || model.path().empty()) {
       CountingArena counter(DeviceArena::kAlignment);
       take_weights_cuda(model.description(), counter, *options_.weights(model));
       weights = counter.used();
@@ -413,7 +413,7 @@ class CudaDevice final : public Device {
 
  private:
   CudaDeviceOptions options_;
-  mutable std::map<std::string, int64_t> weights_;  // bytes by folder: its headers are read once
+  mutable std::map<std::string, int64_t> weights_;  // bytes by path: its headers are read once
 };
 
 }  // namespace

@@ -9,6 +9,8 @@ MessageParser::Options parser_options(const ChatRequest& request, const ServedMo
   options.reasoning = model.chat_template->knows_reasoning();
   options.opens_in_reasoning = request.opens_reasoning;
   options.tools = request.tools;
+  // With a form of the answer JSON is the form's, and a call has its marks.
+  options.bare_calls = request.common.structure.kind == Structure::Kind::kNone;
   return options;
 }
 
@@ -17,6 +19,7 @@ ChatAnswer::ChatAnswer(AnswerHead head, Source source, Hooks hooks, const ChatRe
     : ChoicesAnswer(std::move(head), {std::move(source)}, std::move(hooks)),
       tokenizer_(model.tokenizer),
       logprobs_(request.logprobs),
+      parallel_calls_(request.parallel_calls),
       prompt_logprobs_(request.common.engine.prompt_logprobs >= 0) {
   const MessageParser::Options options = parser_options(request, model);
   for (int32_t i = 0; i < request.common.engine.n; ++i) {
@@ -47,10 +50,11 @@ Json ChatAnswer::logprob_json(const TokenRecord& record) const {
 }
 
 Json ChatAnswer::call_json(const ToolCall& call, int64_t number, int32_t index) const {
-  return {
-      {"id", concat("call_", head().id.substr(head().id.find('-') + 1), "_", index, "_", number)},
-      {"type", "function"},
-      {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+  const std::string id =
+      concat("call_", head().id.substr(head().id.find('-') + 1), "_", index, "_", number);
+  return {{"id", call.id.empty() ? id : call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
 }
 
 void ChatAnswer::send(int32_t index, Json delta, const char* finish, bool from_draft,
@@ -86,6 +90,7 @@ void ChatAnswer::take(int32_t index, std::vector<MessageDelta> deltas, bool from
                       std::string* out) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   for (MessageDelta& delta : deltas) {
+    if (choice.n_calls > 0 && !parallel_calls_) return;
     Json json;
     if (delta.kind == MessageDelta::Kind::kReasoning) {
       choice.reasoning += delta.text;
@@ -115,7 +120,7 @@ void ChatAnswer::on_piece(size_t, const TextPiece& piece, std::string* out) {
 void ChatAnswer::on_end(size_t, const ChoiceEnd& end, std::string* out) {
   begin(end.choice, out);
   Choice& choice = choices_[static_cast<size_t>(end.choice)];
-  take(end.choice, choice.parser.finish(), false, out);
+  take(end.choice, choice.parser.finish(end.cut()), false, out);
   choice.finish = finish_reason(end.reason);
   if (choice.n_calls > 0 && end.reason != FinishReason::kLength) choice.finish = "tool_calls";
   if (head().stream) send(end.choice, Json::object(), choice.finish, false, out);

@@ -46,6 +46,7 @@ class ChatAnswer final : public ChoicesAnswer {
 
   const std::shared_ptr<const model::Tokenizer> tokenizer_;
   const bool logprobs_;
+  const bool parallel_calls_;
   const bool prompt_logprobs_;
   std::vector<TokenLogprob> prompt_records_;
   std::vector<Choice> choices_;

@@ -76,7 +76,12 @@ Json CompletionAnswer::logprobs_of(const std::vector<TokenRecord>& tokens, int64
     out["token_logprobs"].push_back(logprob_number(record.logprob->logprob));
     Json top = Json::object();
     for (const auto& [token, logprob] : record.logprob->top) {
-      top[token_text(*tokenizer_, token)] = logprob_number(logprob);
+      // The drawn token has its text for a key; others of the same text have their ids.
+      std::string key = token_text(*tokenizer_, token);
+      const bool taken = token != record.token &&
+                         (top.contains(key) || key == token_text(*tokenizer_, record.token));
+      if (taken) key = concat("token_id:", token);
+      top[key] = logprob_number(logprob);
     }
     out["top_logprobs"].push_back(std::move(top));
   }

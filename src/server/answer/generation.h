@@ -53,6 +53,11 @@ struct ChoiceEnd {
   FinishReason reason = FinishReason::kError;
   int64_t n_tokens = 0;  // that were generated, the one that completes a stop string included
   std::string stop;      // the stop string that ended it; empty if none did
+
+  // Whether the model did not end it itself.
+  bool cut() const {
+    return reason != FinishReason::kStopId && reason != FinishReason::kConstraintDone;
+  }
 };
 
 struct GenerationOptions {

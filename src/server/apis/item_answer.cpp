@@ -39,7 +39,7 @@ void ItemAnswer::on_piece(size_t, const TextPiece& piece, std::string* out) {
 }
 
 void ItemAnswer::on_end(size_t, const ChoiceEnd& end, std::string* out) {
-  take(parser_.finish(), out);
+  take(parser_.finish(end.cut()), out);
   reason_ = end.reason;
   stop_ = end.stop;
   close(out);

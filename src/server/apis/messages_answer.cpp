@@ -8,39 +8,7 @@ using Kind = MessageDelta::Kind;
 // Anthropic signs its reasoning; clients send the signature back with it. Nothing is checked here.
 constexpr const char* kSignature = "replayssm";
 
-const char* error_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 413:
-      return "request_too_large";
-    case 429:
-      return "rate_limit_error";
-    case 503:
-      return "overloaded_error";
-    default:
-      return status < 500 ? "invalid_request_error" : "api_error";
-  }
-}
-
-Json error_json(const ApiError& error, const std::string& request_id) {
-  return {{"type", "error"},
-          {"error", {{"type", error_type(error.status())}, {"message", error.what()}}},
-          {"request_id", request_id}};
-}
-
 }  // namespace
-
-HttpResponse messages_error(const ApiError& error, const std::string& request_id) {
-  HttpResponse response = error.response();
-  response.body = dump_json(error_json(error, request_id));
-  response.headers.emplace_back("request-id", request_id);
-  return response;
-}
 
 MessagesAnswer::MessagesAnswer(AnswerHead head, Source source, Hooks hooks,
                                const ChatRequest& request, const ServedModel& model,
@@ -142,11 +110,11 @@ void MessagesAnswer::on_stream_end(std::string* out) {
 }
 
 HttpResponse MessagesAnswer::error_response(const ApiError& error) const {
-  return messages_error(error, head().request_id);
+  return server::error_response(head().path, head().request_id, error);
 }
 
 void MessagesAnswer::on_stream_error(const ApiError& error, std::string* out) {
-  append_named_event(out, error_json(error, head().request_id));
+  append_named_event(out, messages_error(error, head().request_id));
 }
 
 }  // namespace replayssm::server

@@ -5,9 +5,6 @@
 
 namespace replayssm::server {
 
-// An error in Anthropic's form.
-HttpResponse messages_error(const ApiError& error, const std::string& request_id);
-
 class MessagesAnswer final : public ItemAnswer {
  public:
   MessagesAnswer(AnswerHead head, Source source, Hooks hooks, const ChatRequest& request,

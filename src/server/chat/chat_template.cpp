@@ -1,7 +1,6 @@
 #include "server/chat/chat_template.h"
 
 #include "core/text_file.h"
-#include "model/tokenizer/special_tokens.h"
 #include "server/api_error.h"
 #include "server/chat/find_template.h"
 
@@ -41,11 +40,40 @@ ChatTemplate::ChatTemplate(std::string_view source, const std::string& name, std
     : template_(jinja::Template::parse(source, name)),
       bos_token_(std::move(bos_token)),
       eos_token_(std::move(eos_token)) {
-  if (template_.mentions("<function=")) {
-    tool_style_ = ToolStyle::kXml;
-  } else if (template_.mentions("<TOOLCALL>")) {
-    tool_style_ = ToolStyle::kList;
+  constexpr std::pair<std::string_view, ToolStyle> kMarks[] = {
+      {"<minimax:tool_call>", ToolStyle::kInvoke},
+      {"<|tool_calls_section_begin|>", ToolStyle::kKimi},
+      {"<|tool_call_start|>", ToolStyle::kLfm2},
+      {"<|tool_list_start|>", ToolStyle::kLfm2},
+      {"<function=", ToolStyle::kXml},
+      {"<TOOLCALL>", ToolStyle::kList},
+      {"<tool_calls>", ToolStyle::kMiniMax},
+      {"<|tool_call|>", ToolStyle::kGranite},
+  };
+  for (const auto& [mark, style] : kMarks) {
+    if (!template_.mentions(mark)) continue;
+    tool_style_ = style;
+    break;
   }
+  part_joiner_ = joiner_of_parts();
+}
+
+std::string ChatTemplate::joiner_of_parts() const {
+  constexpr std::string_view kFirst = "the first part", kSecond = "the second part";
+  const Json parts = {{{"type", "text"}, {"text", kFirst}}, {{"type", "text"}, {"text", kSecond}}};
+  try {
+    const std::string text =
+        render_once(Json::array({Json{{"role", "user"}, {"content", parts}}}), Json::array(), {});
+    const size_t first = text.rfind(kFirst), second = text.rfind(kSecond);
+    if (first != text.npos && second != text.npos && first < second) {
+      const size_t end = first + kFirst.size();
+      const std::string between = text.substr(end, second - end);
+      // A template that takes texts alone may have written out the list.
+      if (between.find("text") == between.npos) return between;
+    }
+  } catch (const Error&) {
+  }
+  return "\n";
 }
 
 std::string ChatTemplate::render_once(const Json& messages, const Json& tools,
@@ -97,21 +125,21 @@ std::string ChatTemplate::turn_end() const {
   }
 }
 
-std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
-                                                       const std::string& file) {
+std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& path,
+                                                       const std::string& file,
+                                                       const model::SpecialTokens& marks) {
   FoundTemplates found;
   if (file.empty()) {
-    found = find_templates(folder);
+    found = find_templates(path);
   } else {
     found.chat = {read_text_file(file, kMaxTemplateBytes), file};
   }
   if (found.chat.text.empty()) return nullptr;
-  const auto tokens = model::read_special_tokens(folder);
   auto chat =
-      std::make_shared<ChatTemplate>(found.chat.text, found.chat.name, tokens.bos, tokens.eos);
+      std::make_shared<ChatTemplate>(found.chat.text, found.chat.name, marks.bos, marks.eos);
   if (!found.tools.text.empty()) {
     chat->use_for_tools(
-        std::make_shared<ChatTemplate>(found.tools.text, found.tools.name, tokens.bos, tokens.eos));
+        std::make_shared<ChatTemplate>(found.tools.text, found.tools.name, marks.bos, marks.eos));
   }
   return chat;
 }

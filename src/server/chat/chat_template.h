@@ -6,15 +6,21 @@
 #include <string_view>
 
 #include "jinja/template.h"
+#include "model/tokenizer/special_tokens.h"
 #include "server/request/fields.h"
 
 namespace replayssm::server {
 
 // How a model writes its tool calls, by what its template shows it.
 enum class ToolStyle {
-  kJson,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>
-  kXml,   // <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
-  kList,  // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
+  kJson,     // <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+  kXml,      // <tool_call><function=name><parameter=key>value</parameter></function></tool_call>
+  kList,     // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
+  kGranite,  // <|tool_call|>[{"name": ..., "arguments": {...}}]
+  kLfm2,     // <|tool_call_start|>[name(key="value")]<|tool_call_end|>, or JSON as in a list
+  kKimi,     // <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}, in a section
+  kMiniMax,  // <tool_calls>{"name": ..., "arguments": {...}}</tool_calls>
+  kInvoke,   // <minimax:tool_call><invoke name="name"><parameter name="key">value</parameter>...
 };
 
 class ChatTemplate {
@@ -38,6 +44,10 @@ class ChatTemplate {
   // cannot be rendered without a request.
   std::string turn_end() const;
 
+  // What stands between the text parts of a message: what the template itself puts there, or a line
+  // feed where it takes texts alone.
+  const std::string& part_joiner() const { return part_joiner_; }
+
   // Another template, for requests with tools.
   void use_for_tools(std::shared_ptr<const ChatTemplate> other) { for_tools_ = std::move(other); }
 
@@ -45,18 +55,21 @@ class ChatTemplate {
   bool knows_reasoning() const { return template_.mentions("<think>"); }
 
  private:
+  std::string joiner_of_parts() const;
   std::string render_once(const Json& messages, const Json& tools, const Options& options) const;
 
   const jinja::Template template_;
   const std::string bos_token_;
   const std::string eos_token_;
   ToolStyle tool_style_ = ToolStyle::kJson;
+  std::string part_joiner_;
   std::shared_ptr<const ChatTemplate> for_tools_;
 };
 
-// The template of a model folder (find_template.h says which); null if there is none. `file`, if
-// not empty, takes its place. Throws Error naming the file.
-std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& folder,
-                                                       const std::string& file);
+// The template of a model (find_template.h says which); null if there is none. `file`, if not
+// empty, takes its place. Throws Error naming the file.
+std::shared_ptr<const ChatTemplate> load_chat_template(const std::string& path,
+                                                       const std::string& file,
+                                                       const model::SpecialTokens& marks);
 
 }  // namespace replayssm::server

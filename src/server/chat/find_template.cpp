@@ -7,6 +7,8 @@
 #include "core/error.h"
 #include "core/json_file.h"
 #include "core/text_file.h"
+#include "model/formats/gguf.h"
+#include "model/model_folder.h"
 
 namespace replayssm::server {
 namespace {
@@ -87,9 +89,15 @@ const Named* named(const std::vector<Named>& all, const char* name) {
   return at == all.end() ? nullptr : &*at;
 }
 
-}  // namespace
+FoundTemplates from_gguf(const std::string& path) {
+  const GgufFiles files = GgufFiles::open(path);
+  const auto source = [&](const char* key) {
+    return TemplateSource{files.text_or(key, ""), concat(path, ": ", key)};
+  };
+  return {source("tokenizer.chat_template"), source("tokenizer.chat_template.tool_use")};
+}
 
-FoundTemplates find_templates(const std::string& folder) {
+FoundTemplates from_model_folder(const std::string& folder) {
   std::vector<Named> all;
   if (const std::string path = folder + "/chat_template.jinja"; exists(path)) {
     all.push_back({"default", {read_text_file(path, kMaxTemplateBytes), path}});
@@ -105,6 +113,13 @@ FoundTemplates find_templates(const std::string& folder) {
   out.chat = chat != nullptr ? chat->source : all.front().source;
   if (const Named* tools = named(all, "tool_use")) out.tools = tools->source;
   return out;
+}
+
+}  // namespace
+
+FoundTemplates find_templates(const std::string& path) {
+  if (is_gguf(path)) return from_gguf(path);
+  return from_model_folder(path);
 }
 
 }  // namespace replayssm::server

@@ -1,4 +1,5 @@
-// Where a model folder keeps its chat templates, in all the forms in which they are published.
+// Where a model folder or GGUF file keeps its chat templates, in all the forms in which they are
+// published.
 #pragma once
 
 #include <string>
@@ -19,7 +20,8 @@ struct FoundTemplates {
 // tokenizer_config.json, processor_config.json, preprocessor_config.json and config.json. A field
 // is a text or named ones, as a list of {name, template} or an object. Of named ones the chat
 // template is "default", else the first, and the one for tools is "tool_use";
-// additional_chat_templates/ holds further named ones. Throws Error naming the file.
-FoundTemplates find_templates(const std::string& folder);
+// additional_chat_templates/ holds further named ones. Of a GGUF file: tokenizer.chat_template and
+// tokenizer.chat_template.tool_use. Throws Error naming the file.
+FoundTemplates find_templates(const std::string& path);
 
 }  // namespace replayssm::server

@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kMaxRepeats = 128;  // of one repetition: above, the compiler counts slowly
 constexpr int64_t kMaxAllRepeats = 1024;
 constexpr int kMaxGroups = 32;  // one in another
-constexpr size_t kMaxRules = 1024;
+constexpr size_t kMaxRules = 256;
+constexpr size_t kMaxLoops = 64;  // repetitions without an end: what they may share grows fast
 // What the compiler's language has beyond EBNF.
 const std::set<std::string> kMacros = {"TagDispatch",      "Token", "ExcludeToken",
                                        "TokenTagDispatch", "Regex", "Substring"};
@@ -42,6 +43,8 @@ class Scan {
       if (++n_open_ > kMaxGroups) fail("nests deeper than ", kMaxGroups, " groups");
     } else if (c == ')') {
       if (--n_open_ < 0) fail("has a ) without its (");
+    } else if (c == '*' || c == '+') {
+      loop();
     } else if (c == '{') {
       counts();
     } else if (c == '=') {
@@ -79,6 +82,10 @@ class Scan {
     }
   }
 
+  void loop() {
+    if (++n_loops_ > kMaxLoops) fail("has more than ", kMaxLoops, " repetitions without an end");
+  }
+
   void counts() {
     int64_t largest = 0, value = 0;
     for (; at_ < text_.size() && text_[at_] != '}'; ++at_) {
@@ -87,7 +94,9 @@ class Scan {
       largest = std::max(largest, value);
       if (largest > kMaxRepeats) fail("repeats more than ", kMaxRepeats, " times");
     }
-    if (at_++ >= text_.size()) fail("ends inside a repetition");
+    if (at_ >= text_.size()) fail("ends inside a repetition");
+    if (text_[at_ - 1] == ',') loop();
+    ++at_;
     n_repeats_ += largest;
     if (n_repeats_ > kMaxAllRepeats)
       fail("has repetitions of more than ", kMaxAllRepeats, " in all");
@@ -97,6 +106,7 @@ class Scan {
   size_t at_ = 0;
   int n_open_ = 0;
   size_t n_rules_ = 0;
+  size_t n_loops_ = 0;
   int64_t n_repeats_ = 0;
 };
 

@@ -66,11 +66,13 @@ std::string ipv6() {
   return out;
 }
 
-// RFC 1123: labels of letters, digits and hyphens inside, of 63 characters at most, 253 in all.
-// Each position is a state of an automaton and costs time once: the labels behind the first are
-// shorter.
+// RFC 1123: labels of letters, digits and hyphens inside, of 63 characters at most, 253 in all; and
+// RFC 5891, section 4.2.3.1: no hyphens at both the third and the fourth place. Each position is a
+// state of an automaton and costs time once: the labels behind the first are shorter.
 std::string label(int longest) {
-  return concat("[a-zA-Z0-9]([a-zA-Z0-9\\-]{0,", longest - 2, "}[a-zA-Z0-9])?");
+  const std::string end = "[a-zA-Z0-9]", any = "[a-zA-Z0-9\\-]";
+  return end + "(" + any + "{0,2}" + end + "|" + any + "(" + end + any + "|\\-" + end + ")" + any +
+         concat("{0,", longest - 5, "}") + end + ")?";
 }
 
 std::string hostname() { return label(63) + "(\\." + label(20) + "){0,5}"; }

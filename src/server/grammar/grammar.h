@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/engine.h"
 #include "server/chat/chat_template.h"
@@ -39,5 +40,9 @@ class GrammarCompiler {
 // Allows everything up to the token `marker`, it included; from then on what `inner` allows. For
 // answers that reason first.
 ConstraintPtr after_marker(int32_t marker, ConstraintPtr inner);
+
+// Allows none of the ids `ends` before `n` tokens, and what `inner` (null: all) allows. A grammar
+// at its end ends the answer all the same.
+ConstraintPtr no_end_before(int64_t n, std::vector<int32_t> ends, const ConstraintPtr& inner);
 
 }  // namespace replayssm::server

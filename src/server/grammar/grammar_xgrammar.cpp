@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "server/api_error.h"
+#include "server/chat/bare_value.h"
 #include "server/grammar/call_frame.h"
 #include "server/grammar/ebnf.h"
 #include "server/grammar/pattern.h"
@@ -25,6 +26,17 @@ int compile_threads() {
 constexpr int64_t kCacheBytes = int64_t{64} << 20;
 constexpr size_t kMaxFormatBytes = 2 * kMaxSchemaBytes;
 constexpr int kMaxBlanks = 20;  // in a row, between JSON's tokens
+
+// The processor time that an answer's masks may take: at first, and for each token. Some grammars
+// cost more with every token; the engine's step, and so every other answer, waits for them.
+constexpr double kGraceSeconds = 1;
+constexpr double kSecondsPerCall = 0.02;
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 // What the mask needs to know of each id beside the grammar.
 struct TokenTraits {
@@ -44,10 +56,13 @@ class MatcherConstraint final : public TokenConstraint {
         bits_(static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(vocab)))) {}
 
   std::unique_ptr<TokenConstraint> clone() const override {
-    return std::make_unique<MatcherConstraint>(matcher_.Fork(), vocab_, traits_, after_ed_);
+    auto out = std::make_unique<MatcherConstraint>(matcher_.Fork(), vocab_, traits_, after_ed_);
+    out->spent_ = spent_;
+    return out;
   }
 
   void allowed(std::span<uint8_t> allowed) override {
+    const Meter meter(*this);
     std::fill(allowed.begin(), allowed.end(), uint8_t{0});
     if (matcher_.IsTerminated()) return;
     auto size = static_cast<int64_t>(bits_.size());
@@ -63,6 +78,7 @@ class MatcherConstraint final : public TokenConstraint {
 
   bool accept(int32_t id) override {
     if (matcher_.IsTerminated() || id < 0 || id >= vocab_) return false;
+    const Meter meter(*this);
     const auto index = static_cast<size_t>(id);
     if (is_refused(index) || !matcher_.AcceptToken(id)) return false;
     after_ed_ = traits_->ends_in_ed[index];
@@ -70,6 +86,22 @@ class MatcherConstraint final : public TokenConstraint {
   }
 
  private:
+  // Adds the time of its life to spent_; throws at first if that is too long already.
+  class Meter {
+   public:
+    explicit Meter(MatcherConstraint& owner) : owner_(owner), begin_(thread_seconds()) {
+      if (owner.spent_ > kGraceSeconds) fail("the grammar takes too long for each token");
+      owner.spent_ = std::max(0.0, owner.spent_ - kSecondsPerCall);
+    }
+    ~Meter() { owner_.spent_ += thread_seconds() - begin_; }
+    Meter(const Meter&) = delete;
+    Meter& operator=(const Meter&) = delete;
+
+   private:
+    MatcherConstraint& owner_;
+    const double begin_;
+  };
+
   bool is_refused(size_t id) const {
     return traits_->never[id] || (after_ed_ && traits_->low_after_ed[id]);
   }
@@ -77,7 +109,8 @@ class MatcherConstraint final : public TokenConstraint {
   xgrammar::GrammarMatcher matcher_;
   const int64_t vocab_;
   const std::shared_ptr<const TokenTraits> traits_;
-  bool after_ed_;  // the last byte was 0xED
+  bool after_ed_;     // the last byte was 0xED
+  double spent_ = 0;  // seconds, less those allowed
   std::vector<int32_t> bits_;
 };
 
@@ -124,31 +157,6 @@ std::string message_of(const std::exception& error) {
   const size_t at = text.find(": ");
   if (text.starts_with('[') && at != std::string::npos) text.erase(0, at + 2);
   return text;
-}
-
-// Between <parameter=...> and </parameter> a string has no quotes, and blanks round it are no part
-// of it. So one of bounded length begins and ends with something else, and has no '<'.
-void bound_bare_strings(Json& parameters) {
-  const auto properties = parameters.find("properties");
-  if (properties == parameters.end()) return;
-  for (Json& property : *properties) {
-    if (!property.is_object()) continue;
-    const bool bounded = property.contains("minLength") || property.contains("maxLength");
-    if (!bounded || property.value("type", Json()) != "string") continue;
-    const auto least = property.value("minLength", int64_t{0});
-    const auto most = property.value("maxLength", int64_t{-1});
-    const std::string inner =
-        concat("[^<]{", std::max<int64_t>(0, least - 2), ",",
-               most < 0 ? "" : std::to_string(std::max<int64_t>(0, most - 2)), "}");
-    std::string pattern = most == 0   ? ""
-                          : most == 1 ? "[^<\\s]"
-                                      : concat("[^<\\s]", inner, "[^<\\s]");
-    if (most != 0 && most != 1 && least < 2) pattern = concat("[^<\\s]|", pattern);
-    if (least == 0) pattern = concat("(", pattern, ")?");
-    property.erase("minLength");
-    property.erase("maxLength");
-    property["pattern"] = pattern;
-  }
 }
 
 }  // namespace
@@ -277,19 +285,38 @@ Json object_of(Json schema, const std::string& path) {
 }
 
 // The schema of a tool's arguments. Throws ApiError if it cannot be enforced.
-Json arguments_of(const Json& function, const std::string& path, Warnings& warnings) {
+Json arguments_of(const Json& function, StringForm form, const std::string& path,
+                  Warnings& warnings) {
   const auto parameters = function.find("parameters");
   if (parameters == function.end() || !parameters->is_object() || parameters->empty()) {
     return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
   }
-  return object_of(checked_schema(*parameters, path, warnings), path);
+  return object_of(checked_schema(*parameters, path, warnings, form), path);
 }
 
-Json call_format(const std::string& name, ToolStyle style, Json arguments) {
+// Refuses what the reader of the call would take for another value.
+void check_bare(const std::string& name, const Json& arguments, const std::string& path) {
+  if (name.find_first_of(">\"\n") != std::string::npos) {
+    refuse(path, concat(name.substr(0, 64), " cannot be the name of a called function"));
+  }
+  const Json none = Json::object();
+  const auto properties = arguments.find("properties");
+  for (const auto& item : (properties == arguments.end() ? none : *properties).items()) {
+    const std::string key = concat(path, ".properties.", item.key().substr(0, 64));
+    if (item.key().find_first_of(">\"\n") != std::string::npos) {
+      refuse(key, "cannot be the name of a parameter where values have no quotes");
+    }
+    const std::string reason = not_bare(item.value(), arguments, "</parameter>");
+    if (!reason.empty()) refuse(key, reason);
+  }
+}
+
+Json call_format(const std::string& name, ToolStyle style, Json arguments,
+                 const std::string& path) {
   const CallFrame frame = call_frame(style, name);
+  if (frame.bare()) check_bare(name, arguments, path);
   Json content = json_format(std::move(arguments));
   content["style"] = frame.values;
-  if (frame.bare()) bound_bare_strings(content["json_schema"]);
   return {
       {"type", "tag"}, {"begin", frame.begin}, {"content", std::move(content)}, {"end", frame.end}};
 }
@@ -297,16 +324,17 @@ Json call_format(const std::string& name, ToolStyle style, Json arguments) {
 // `or_any`: a tool that cannot be enforced is called with any object, else it is left out.
 Json call_formats(const Json& tools, ToolStyle style, bool or_any, Warnings& warnings) {
   Json formats = Json::array();
+  const StringForm form = call_frame(style, "").bare() ? StringForm::kBare : StringForm::kQuoted;
   for (size_t i = 0; i < tools.size(); ++i) {
     const Json& function = tools[i].at("function");
     const auto& name = function.at("name").get_ref<const std::string&>();
+    const std::string path = concat("tools[", i, "].function.parameters");
     try {
-      formats.push_back(call_format(
-          name, style,
-          arguments_of(function, concat("tools[", i, "].function.parameters"), warnings)));
+      formats.push_back(
+          call_format(name, style, arguments_of(function, form, path, warnings), path));
     } catch (const ApiError& e) {
       if (!or_any && tools.size() == 1) throw;
-      if (or_any) formats.push_back(call_format(name, style, any_object()));
+      if (or_any) formats.push_back(call_format(name, style, any_object(), path));
       warnings.push_back(concat(e.what(), "; ", name,
                                 or_any ? " is called with any object" : " is not called by force"));
     }

@@ -67,11 +67,11 @@ class KeywordReader::Reading {
         {"minItems", &Reading::min_items},
         {"maxItems", &Reading::max_items},
         {"uniqueItems", &Reading::unique_items},
-        {"unevaluatedItems", &Reading::unevaluated},
+        {"unevaluatedItems", &Reading::unevaluated_items},
         {"properties", &Reading::properties},
         {"required", &Reading::required},
         {"additionalProperties", &Reading::additional_properties},
-        {"unevaluatedProperties", &Reading::unevaluated},
+        {"unevaluatedProperties", &Reading::unevaluated_properties},
         {"patternProperties", &Reading::pattern_properties},
         {"propertyNames", &Reading::property_names},
         {"minProperties", &Reading::min_properties},
@@ -205,11 +205,12 @@ class KeywordReader::Reading {
   void unique_items(const Json& value, const std::string& place) {
     out_.unique = boolean(value, place);
   }
-  // false: nothing but what is named is written in any case.
-  void unevaluated(const Json& value, const std::string& place) {
+  void unevaluated_properties(const Json& value, const std::string& place) {
+    out_.closed = !boolean(value, place);
+  }
+  void unevaluated_items(const Json& value, const std::string& place) {
     if (boolean(value, place)) return;
-    const bool items = place.ends_with("Items");
-    if (items && !schema_.contains("items") && !schema_.contains("prefixItems")) out_.items = false;
+    if (!schema_.contains("items") && !schema_.contains("prefixItems")) out_.items = false;
   }
 
   void properties(const Json& value, const std::string& place) {

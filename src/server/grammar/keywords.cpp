@@ -95,7 +95,7 @@ void Bounds::lower(const Json& value, bool exclusive) {
 bool Keywords::empty() const {
   return !types && !values && min_length == 0 && max_length < 0 && !pattern && !format &&
          !bounds.least && !bounds.most && !whole && !items && prefix.empty() && min_items == 0 &&
-         max_items < 0 && !unique && properties.empty() && required.empty() && !others &&
+         max_items < 0 && !unique && properties.empty() && required.empty() && !others && !closed &&
          !key_pattern && !key_values && min_properties == 0 && max_properties < 0;
 }
 
@@ -137,6 +137,7 @@ std::optional<Keywords> merge(const Keywords& a, const Keywords& b) {
   out.properties = merged_properties(a, b);
   out.required.insert(b.required.begin(), b.required.end());
   out.others = all_of(a.others, b.others);
+  out.closed = a.closed || b.closed;
   if (a.key_pattern || b.key_pattern) {
     if (!a.properties.empty() || !b.properties.empty() || a.others || b.others) {
       throw NotMerged{"patternProperties"};

@@ -46,12 +46,19 @@ struct Keywords {
   Json properties = Json::object();
   std::set<std::string> required;
   std::optional<Json> others;       // additionalProperties
+  bool closed = false;              // unevaluatedProperties: false
   std::optional<Json> key_pattern;  // patternProperties: {pattern: schema}, one
   std::optional<Json> key_values;   // propertyNames: a list of names
   int64_t min_properties = 0;
   int64_t max_properties = -1;
 
   bool nullable = false;
+
+  // Once all that the schema joins is in it: what is not named is not allowed, if it is closed.
+  void close() {
+    if (closed && !others && !key_pattern) others = false;
+    closed = false;
+  }
 
   // Whether anything but `nullable` is said.
   bool empty() const;

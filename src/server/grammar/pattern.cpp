@@ -38,6 +38,9 @@ struct Class {
 // What a JSON string holds as it stands.
 const Set kInJson = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0xd7ff}, {0xe000, kLast}};
 const Set kInText = {{0, 0xd7ff}, {0xe000, kLast}};
+const Set kBlanks = {{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}};
+const Set kInBare = {
+    {'\n', '\n'}, {'\r', '\r'}, {0x20, '<' - 1}, {'<' + 1, 0xd7ff}, {0xe000, kLast}};
 const Class kDigits = {{{'0', '9'}}, {{'0', '9'}, {0x80, kLast}}};
 const Class kWord = {{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
                      {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}, {0x80, kLast}}};
@@ -129,7 +132,8 @@ struct Part {
   int64_t longest = 0;   // -1: there is none
   bool has_anchor = false;
   bool is_last = false;  // ends in $: nothing may follow
-  std::string unit;      // the class, where it is one class, repeated shortest to longest times
+  Set unit;              // the class, where it is one class, repeated shortest to longest times
+  bool blank_first = false, blank_last = false;  // a match may begin, or end, with a blank
 
   bool varies() const { return shortest != longest; }
 };
@@ -152,11 +156,39 @@ std::string repeated_item(const std::string& body, int64_t least, int64_t most) 
                 repeated_item(body, 0, most - kMaxStep), ")");
 }
 
+Set without_blanks(const Set& set) { return both(set, complement(kBlanks)); }
+
+// A class repeated, of which no match begins (`first`) or ends (`last`) with a blank. Empty if
+// there is none but the empty one.
+std::string without_blank_ends(const Set& unit, int64_t least, int64_t most, bool first,
+                               bool last) {
+  const Set end = without_blanks(unit);
+  if (end.empty() || most == 0) return {};
+  const auto inner = [&](int64_t n_ends) {
+    const int64_t inner_most = most < 0 ? -1 : most - n_ends;
+    return inner_most == 0
+               ? std::string()
+               : repeated_item(written(unit), std::max<int64_t>(0, least - n_ends), inner_most);
+  };
+  std::string out;
+  if (first != last) {
+    out = first ? written(end) + inner(1) : inner(1) + written(end);
+  } else {
+    if (most < 0 || most >= 2) out = written(end) + inner(2) + written(end);
+    if (least < 2) out = out.empty() ? written(end) : concat("(", written(end), "|", out, ")");
+  }
+  return least == 0 ? concat("(", out, "){0,1}") : out;
+}
+
+// What the parser throws where only the ends of a whole pattern's parts hold the blanks.
+struct BlanksInside {};
+
 class PatternParser {
  public:
-  // `plain`: the characters that may be written; `trusted`: ours, without bounds.
-  PatternParser(const std::string& pattern, const Set& plain, bool trusted)
-      : plain_(plain), trusted_(trusted) {
+  // `plain`: the characters that may be written; `bare`: without blanks at the ends; `trusted`:
+  // ours, without bounds.
+  PatternParser(const std::string& pattern, const Set& plain, bool bare, bool trusted)
+      : plain_(plain), bare_(bare), trusted_(trusted) {
     for (size_t at = 0; at < pattern.size();) {
       const Utf8Unit unit = utf8_unit(pattern, at);
       if (unit.kind != Utf8Kind::kValid) fail("is not UTF-8");
@@ -166,7 +198,7 @@ class PatternParser {
   }
 
   EnforcedPattern whole(const Lengths& lengths) {
-    const Part part = alternatives(true);
+    const Part part = alternatives(true, true);
     if (!at_end()) fail("has a ) without its (");
     if (part.none) fail("asks for a character that JSON writes as an escape, or none");
     if (!trusted_ && part.loose * part.n_loose > kMaxLoose) {
@@ -181,7 +213,8 @@ class PatternParser {
     if (most >= 0 && least > most) fail("has no match that minLength and maxLength allow");
     const int64_t size = std::max(least, most);
     if (size > kMaxLoose) fail("with this minLength or maxLength repeats too freely");
-    return {repeated_item(part.unit, least, most), size};
+    if (bare_) return {without_blank_ends(part.unit, least, most, true, true), size};
+    return {repeated_item(written(part.unit), least, most), size};
   }
 
  private:
@@ -197,13 +230,13 @@ class PatternParser {
     return text_[at_++];
   }
 
-  // `is_first`: nothing stands before them.
-  Part alternatives(bool is_first) {
+  // `is_first`: nothing stands before them. `is_whole`: nor behind them.
+  Part alternatives(bool is_first, bool is_whole = false) {
     Part out;
     out.none = true;
     int n_taken = 0;
     do {
-      const Part part = branch(is_first);
+      const Part part = branch(is_first, is_whole);
       out.size += part.size + 1;
       out.has_anchor = out.has_anchor || part.has_anchor;
       out.is_last = out.is_last || part.is_last;
@@ -212,6 +245,8 @@ class PatternParser {
       out.longest = endless ? -1 : std::max(out.longest, part.longest);
       out.shortest = n_taken > 0 ? std::min(out.shortest, part.shortest) : part.shortest;
       out.unit = part.unit;
+      out.blank_first = out.blank_first || part.blank_first;
+      out.blank_last = out.blank_last || part.blank_last;
       if (n_taken++ > 0) out.text += '|';
       out.none = false;
       out.text += part.text;
@@ -225,9 +260,9 @@ class PatternParser {
     return out;
   }
 
-  Part branch(bool is_first) {
+  Part branch(bool is_first, bool is_whole) {
     Part out;
-    int n_parts = 0;
+    std::vector<Part> parts;
     while (!at_end() && !next_is('|') && !next_is(')')) {
       if (take('$')) {
         out.is_last = out.has_anchor = true;
@@ -238,21 +273,48 @@ class PatternParser {
         out.has_anchor = true;
         continue;
       }
-      const Part part = repeated(is_first);
+      const Part& part = parts.emplace_back(repeated(is_first));
       is_first = false;
-      out.none = out.none || part.none;
-      out.text += part.text;
       out.size += part.size;
-      out.loose += part.loose;
-      out.n_loose += part.n_loose;
-      out.unit = n_parts++ == 0 ? part.unit : "";
-      out.shortest += part.shortest;
-      out.longest = out.longest < 0 || part.longest < 0 ? -1 : out.longest + part.longest;
       out.has_anchor = out.has_anchor || part.has_anchor;
       out.is_last = out.is_last || part.is_last;
       if (!trusted_ && out.size > kMaxSize) fail("is too large with its repetitions written out");
     }
+    if (parts.size() == 1) out.unit = parts[0].unit;
+    if (bare_ && is_whole) cut_blank_ends(parts);
+    bool is_empty = true;  // so far, or it may be
+    for (const Part& part : parts) {
+      out.none = out.none || part.none;
+      out.text += part.text;
+      out.loose += part.loose;
+      out.n_loose += part.n_loose;
+      out.blank_first = out.blank_first || (is_empty && part.blank_first);
+      out.blank_last = part.blank_last || (part.shortest == 0 && out.blank_last);
+      is_empty = is_empty && part.shortest == 0;
+      out.shortest += part.shortest;
+      out.longest = out.longest < 0 || part.longest < 0 ? -1 : out.longest + part.longest;
+    }
     return out;
+  }
+
+  static void cut_blank_ends(std::vector<Part>& parts) {
+    std::vector<bool> first(parts.size()), last(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      first[i] = parts[i].blank_first;
+      if (parts[i].shortest > 0) break;
+    }
+    for (size_t i = parts.size(); i-- > 0;) {
+      last[i] = parts[i].blank_last;
+      if (parts[i].shortest > 0) break;
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!first[i] && !last[i]) continue;
+      Part& part = parts[i];
+      if (part.none) continue;
+      if (part.unit.empty()) throw BlanksInside();
+      part.text = without_blank_ends(part.unit, part.shortest, part.longest, first[i], last[i]);
+      part.none = part.text.empty() && part.shortest > 0;
+    }
   }
 
   Part repeated(bool is_first) {
@@ -287,12 +349,8 @@ class PatternParser {
     part.size *= n;
     part.loose = varies ? part.size : 0;
     part.n_loose = body_varies ? std::max<int64_t>(1, part.n_loose) * n : varies ? 1 : 0;
-    if (part.unit.empty() || body_varies || part.shortest != 1) {
-      part.unit.clear();
-      part.text = repeated_item("(" + part.text + ")", least, most);
-    } else {
-      part.text = repeated_item(part.unit, least, most);
-    }
+    if (body_varies || part.shortest != 1) part.unit.clear();
+    part.text = repeated_item(part.unit.empty() ? "(" + part.text + ")" : part.text, least, most);
     part.shortest *= least;
     part.longest = part.longest < 0 || most < 0 ? -1 : part.longest * most;
     return part;
@@ -313,7 +371,9 @@ class PatternParser {
     const Set plain = both(set.sure, plain_);
     Part part;
     part.none = plain.empty();
-    if (!part.none) part.text = part.unit = written(plain);
+    if (!part.none) part.text = written(plain);
+    part.unit = plain;
+    part.blank_first = part.blank_last = bare_ && !both(plain, kBlanks).empty();
     part.size = part.shortest = part.longest = 1;
     return part;
   }
@@ -354,6 +414,7 @@ class PatternParser {
 
   Class char_class() {
     const bool negated = take('^');
+    if (next_is(']')) fail("has a class that begins with ], which is read in two ways");
     Class set;
     const auto add = [](Set& to, const Set& from) {
       to.insert(to.end(), from.begin(), from.end());
@@ -456,25 +517,45 @@ class PatternParser {
   }
 
   const Set& plain_;
+  const bool bare_;
   const bool trusted_;
   std::u32string text_;
   size_t at_ = 0;
   int n_open_ = 0;
 };
 
+EnforcedPattern enforced(const std::string& pattern, const Lengths& lengths, StringForm form,
+                         bool trusted) {
+  if (form == StringForm::kQuoted) {
+    return PatternParser(pattern, kInJson, /*bare=*/false, trusted).whole(lengths);
+  }
+  try {
+    return PatternParser(pattern, kInBare, /*bare=*/true, trusted).whole(lengths);
+  } catch (const BlanksInside&) {
+    const Set plain = without_blanks(kInBare);
+    return PatternParser(pattern, plain, /*bare=*/false, trusted).whole(lengths);
+  }
+}
+
 }  // namespace
 
-EnforcedPattern enforced_pattern(const std::string& pattern, const Lengths& lengths) {
-  return PatternParser(pattern, kInJson, false).whole(lengths);
+EnforcedPattern enforced_pattern(const std::string& pattern, const Lengths& lengths,
+                                 StringForm form) {
+  return enforced(pattern, lengths, form, /*trusted=*/false);
 }
 
 EnforcedPattern enforced_text_pattern(const std::string& pattern) {
-  return PatternParser(pattern, kInText, false).whole({});
+  return PatternParser(pattern, kInText, /*bare=*/false, /*trusted=*/false).whole({});
 }
 
-EnforcedPattern enforced_format(const std::string& format, const Lengths& lengths) {
-  const bool bounded = lengths.most >= 0;
-  return PatternParser(format_pattern(format, bounded), kInJson, true).whole(lengths);
+EnforcedPattern enforced_format(const std::string& format, const Lengths& lengths,
+                                StringForm form) {
+  return enforced(format_pattern(format, /*bounded=*/lengths.most >= 0), lengths, form,
+                  /*trusted=*/true);
+}
+
+std::string bare_string(const Lengths& lengths) {
+  return without_blank_ends(kInBare, lengths.least, lengths.most, true, true);
 }
 
 }  // namespace replayssm::server

@@ -8,7 +8,6 @@
 #include "core/utf8.h"
 #include "server/api_error.h"
 #include "server/grammar/keyword_reader.h"
-#include "server/grammar/pattern.h"
 
 namespace replayssm::server {
 namespace {
@@ -21,6 +20,15 @@ constexpr int64_t kMaxStates = 2048;     // of all patterns: each costs time for
 constexpr double kMaxBound = 1e15;       // of numbers; larger ones are no bound in practice
 
 std::string cut(const std::string& name) { return name.substr(0, 64); }
+
+// Whether blanks round a bare text, which are no part of it, can be told from it, and all of it can
+// be written.
+bool fits_between_marks(const std::string& text) {
+  const auto blank = [](char c) { return c == ' ' || c == '\n' || c == '\r'; };
+  return std::none_of(text.begin(), text.end(),
+                      [&](char c) { return static_cast<unsigned char>(c) < ' ' && !blank(c); }) &&
+         (text.empty() || (!blank(text.front()) && !blank(text.back())));
+}
 
 // Whether no value is valid for two of the schemas, by their types or by a property that each
 // requires to be another value.
@@ -108,8 +116,11 @@ class Disjoint {
 
 class Checker {
  public:
-  Checker(const Json& root, const std::string& field, Warnings& warnings)
-      : root_(root), field_(field), reader_(field, warnings) {}
+  Checker(const Json& root, const std::string& field, Warnings& warnings, StringForm form)
+      : root_(root),
+        field_(field),
+        reader_(field, warnings),
+        place_(form == StringForm::kBare ? Place::kCall : Place::kJson) {}
 
   Json whole() {
     if (dump_json(root_).size() > kMaxSchemaBytes) {
@@ -119,9 +130,10 @@ class Checker {
     name_of(root_, field_);
     Json out = Json::object();
     for (size_t i = 0; i < targets_.size(); ++i) {
-      const auto [target, place] = targets_[i];
+      const Target target = targets_[i];
       definition_ = name(i);
-      out[name(i)] = convert(*target, place);
+      place_ = target.place;
+      out[name(i)] = convert(*target.schema, target.path);
     }
     refuse_circles();
     refuse_endless(out);
@@ -135,13 +147,22 @@ class Checker {
   }
 
  private:
+  // Where a value stands: kCall is a call's arguments, whose properties stand between marks
+  // (kBare).
+  enum class Place { kCall, kBare, kJson };
+  struct Target {
+    const Json* schema;
+    std::string path;
+    Place place;
+  };
+
   static std::string name(size_t i) { return concat("d", i); }
 
   // The definition that stands for a part of the request's schema.
   std::string name_of(const Json& target, const std::string& place) {
-    const auto [at, is_new] = names_.emplace(&target, targets_.size());
+    const auto [at, is_new] = names_.emplace(std::pair(&target, place_), targets_.size());
     if (is_new) {
-      targets_.emplace_back(&target, place);
+      targets_.push_back({&target, place, place_});
       is_referred_.push_back(false);
     } else {
       is_referred_[at->second] = true;
@@ -166,8 +187,11 @@ class Checker {
     for (const char* key : {"$ref", "anyOf", "oneOf", "allOf"}) {
       if (schema.contains(key)) combine.emplace_back(key);
     }
-    const Keywords keywords = reader_.read(schema, path);
-    if (combine.empty()) return finish(keywords, path);
+    Keywords keywords = reader_.read(schema, path);
+    if (combine.empty()) {
+      keywords.close();
+      return finish(keywords, path);
+    }
     const std::string place = path + "." + combine[0];
     const Json& inner = schema.at(combine[0]);
     const bool alone = combine.size() == 1 && keywords.empty() && !keywords.nullable;
@@ -271,8 +295,9 @@ class Checker {
         out = joined(out, expand(part, place, depth + 1), place);
       }
     }
-    if (own.nullable) {
-      for (Keywords& keywords : out) keywords.nullable = true;
+    for (Keywords& keywords : out) {
+      if (own.nullable) keywords.nullable = true;
+      keywords.close();
     }
     return out;
   }
@@ -334,6 +359,7 @@ class Checker {
         return false;
       }
       if (value.is_string()) {
+        if (place_ == Place::kBare && !fits_between_marks(value.get<std::string>())) return false;
         if (k.pattern || k.format) refuse(path, "pattern and format cannot stand beside enum");
         const auto n = static_cast<int64_t>(count_characters(value.get<std::string>()));
         return n >= k.min_length && (k.max_length < 0 || n <= k.max_length);
@@ -397,13 +423,18 @@ class Checker {
       refuse(path + ".maxLength", "is below minLength");
     }
     if (k.pattern && k.format) refuse(path + ".pattern", "cannot stand beside this format");
+    const StringForm form = place_ == Place::kBare ? StringForm::kBare : StringForm::kQuoted;
     try {
-      if (k.pattern) out["pattern"] = kept(enforced_pattern(*k.pattern, lengths));
-      if (k.format) out["pattern"] = kept(enforced_format(*k.format, lengths));
+      if (k.pattern) out["pattern"] = kept(enforced_pattern(*k.pattern, lengths, form));
+      if (k.format) out["pattern"] = kept(enforced_format(*k.format, lengths, form));
     } catch (const Error& e) {
       refuse(path + (k.pattern ? ".pattern" : ".format"), e.what());
     }
     if (k.pattern || k.format) return out;
+    if (form == StringForm::kBare && (k.min_length > 0 || k.max_length >= 0)) {
+      out["pattern"] = bare_string(lengths);
+      return out;
+    }
     if (k.min_length > 0) out["minLength"] = k.min_length;
     if (k.max_length >= 0) out["maxLength"] = k.max_length;
     return out;
@@ -474,7 +505,7 @@ class Checker {
       refuse(path + ".maxItems", "is below minItems");
     }
     Json out = {{"type", "array"}};
-    const Inside inside(*this);
+    const Inside inside(*this, Place::kJson);
     const auto n_prefix = static_cast<int64_t>(k.prefix.size());
     if (n_prefix > 0) {
       Json prefix = Json::array();
@@ -499,7 +530,8 @@ class Checker {
   }
 
   Json object(const Keywords& k, const std::string& path) {
-    const Inside inside(*this);
+    const bool in_marks = place_ == Place::kCall;
+    const Inside inside(*this, in_marks ? Place::kBare : Place::kJson);
     Json out = {{"type", "object"}};
     const Json others = k.others.value_or(Json(false));
     Json properties = Json::object();
@@ -520,13 +552,28 @@ class Checker {
         }
       }
     }
-    const bool open = others != Json(false) && !k.key_values && !k.key_pattern;
+    bool open = others != Json(false) && !k.key_values && !k.key_pattern;
     for (const std::string& name : k.required) {
       if (properties.contains(name)) continue;
       if (k.key_pattern || k.key_values || (k.others && *k.others == Json(false))) {
         refuse(path + ".required", concat("\"", cut(name), "\" is none of the properties"));
       }
       properties[name] = convert(k.others.value_or(Json(true)), path + ".additionalProperties");
+    }
+    if (in_marks) {
+      if (k.key_pattern) {
+        refuse(path + ".patternProperties", "is not enforced in this model's form of a call");
+      }
+      for (const auto& item : properties.items()) {
+        if (item.key().empty() || item.key().find('<') != std::string::npos ||
+            !fits_between_marks(item.key())) {
+          refuse(path + ".properties", concat("\"", cut(item.key()),
+                                              "\" cannot be written in this model's form of a "
+                                              "call"));
+        }
+      }
+      // The names of others could be those of the properties.
+      open = open && properties.empty();
     }
     const size_t n_optional = properties.size() - k.required.size();
     if (n_optional > kMaxOptional) {
@@ -563,16 +610,22 @@ class Checker {
   // While it lives, references are no circles: something stands round them.
   class Inside {
    public:
-    explicit Inside(Checker& checker) : checker_(checker), outer_(checker.definition_) {
+    Inside(Checker& checker, Place place)
+        : checker_(checker), outer_(checker.definition_), outer_place_(checker.place_) {
       checker_.definition_.clear();
+      checker_.place_ = place;
     }
-    ~Inside() { checker_.definition_ = outer_; }
+    ~Inside() {
+      checker_.definition_ = outer_;
+      checker_.place_ = outer_place_;
+    }
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
 
    private:
     Checker& checker_;
     const std::string outer_;
+    const Place outer_place_;
   };
 
   // A schema that is itself by references alone says nothing. What is referred to by nothing, or
@@ -605,7 +658,7 @@ class Checker {
       }
     }
     for (size_t i = 0; i < targets_.size(); ++i) {
-      if (!ends.contains(name(i))) refuse(targets_[i].second, "needs itself: no value would end");
+      if (!ends.contains(name(i))) refuse(targets_[i].path, "needs itself: no value would end");
     }
   }
 
@@ -638,8 +691,9 @@ class Checker {
   const Json& root_;
   const std::string field_;
   KeywordReader reader_;
-  std::map<const Json*, size_t> names_;
-  std::vector<std::pair<const Json*, std::string>> targets_;  // and where they stand
+  Place place_;  // of what is converted
+  std::map<std::pair<const Json*, Place>, size_t> names_;
+  std::vector<Target> targets_;
   std::vector<bool> is_referred_;
   std::vector<Circle> circles_;  // references, and circles among them
   std::string definition_;       // whose schema is converted; empty inside an object or array of it
@@ -650,8 +704,9 @@ class Checker {
 
 }  // namespace
 
-Json checked_schema(const Json& schema, const std::string& field, Warnings& warnings) {
-  return Checker(schema, field, warnings).whole();
+Json checked_schema(const Json& schema, const std::string& field, Warnings& warnings,
+                    StringForm form) {
+  return Checker(schema, field, warnings, form).whole();
 }
 
 }  // namespace replayssm::server

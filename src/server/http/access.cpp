@@ -105,7 +105,7 @@ Access check_access(const AccessRules& rules, const HttpRequest& request) {
   Access access;
   access.headers.emplace_back("X-Content-Type-Options", "nosniff");
   const auto refused = [&](int status, const std::string& message, const char* code) {
-    access.reply = ApiError(status, message, "", code).response();
+    access.reply = error_response(request.path, request.id, ApiError(status, message, "", code));
     return access;
   };
   const std::string host(request.header("host"));

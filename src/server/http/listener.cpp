@@ -317,6 +317,14 @@ class HttpListener::State {
     return {static_cast<const char*>(buffer.data().data()), buffer.size()};
   }
 
+  // The path that a request line asks for, as far as it lies in the buffer.
+  static std::string asked_path(std::string_view text) {
+    text = text.substr(0, text.find_first_of("\r\n"));
+    const size_t begin = std::min(text.find(' '), text.size());
+    text.remove_prefix(std::min(begin + 1, text.size()));
+    return std::string(text.substr(0, text.find_first_of(" ?")));
+  }
+
   // The size of a request's head, once it lies in the buffer. 0: there is none, and the client has
   // its answer if it gets one.
   asio::awaitable<size_t> read_head(Peer& peer) {
@@ -584,7 +592,9 @@ class HttpListener::State {
 
   // An answer to what is not read to its end, then the end of the connection.
   asio::awaitable<void> refuse(Peer& peer, int status, std::string message) {
-    const HttpResponse response = ApiError(status, std::move(message)).response();
+    if (peer.path.empty()) peer.path = asked_path(text_of(peer.buffer));
+    const HttpResponse response =
+        error_response(peer.path, peer.id, ApiError(status, std::move(message)));
     log_refusal(peer, status, response.body);
     peer.keep = false;
     if (!co_await write_whole(peer, response, false) && !peer.dropped.empty()) co_return;

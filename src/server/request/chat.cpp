@@ -9,8 +9,8 @@ constexpr size_t kMaxMessages = 65536;
 constexpr size_t kMaxTools = 1024;
 constexpr size_t kMaxParts = 4096;
 
-// A string, null, or parts of text.
-std::string parse_content(Fields& fields) {
+// A string, null, or parts of text, with `joiner` between them.
+std::string parse_content(Fields& fields, const std::string& joiner) {
   const Json* content = fields.find("content");
   if (content == nullptr) return {};
   if (content->is_string()) return content->get<std::string>();
@@ -19,6 +19,7 @@ std::string parse_content(Fields& fields) {
   if (content->size() > kMaxParts) refuse(path, concat("has more than ", kMaxParts, " parts"));
   std::string text;
   for (size_t i = 0; i < content->size(); ++i) {
+    if (i > 0) text += joiner;
     Fields part((*content)[i], concat(path, "[", i, "]"));
     const std::string type = part.string("type").value_or("");
     if (type != "text") {
@@ -33,8 +34,9 @@ std::string parse_content(Fields& fields) {
   return text;
 }
 
-// Arguments come as JSON in a string; templates want the object.
-Json parse_arguments(const Json* arguments, const std::string& path) {
+// Arguments come as JSON in a string; templates want the object. What a model wrote wrongly is
+// served as it is.
+Json parse_arguments(const Json* arguments, const std::string& path, Warnings& warnings) {
   if (arguments == nullptr) return Json::object();
   if (arguments->is_object()) return *arguments;
   if (!arguments->is_string()) refuse(path, "must be a string that holds a JSON object");
@@ -45,10 +47,24 @@ Json parse_arguments(const Json* arguments, const std::string& path) {
     if (object.is_object()) return object;
   } catch (const Error&) {
   }
-  return *arguments;  // as the model wrote it
+  warnings.push_back(path + ": is not a JSON object; the template gets the text");
+  return *arguments;
 }
 
-Json parse_tool_calls(const Json& calls, const std::string& path) {
+// Templates that go through the arguments cannot go through a text: it becomes the only one of
+// them.
+Json with_objects(Json messages) {
+  for (Json& message : messages) {
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"]) {
+      Json& arguments = call["function"]["arguments"];
+      if (arguments.is_string()) arguments = {{"arguments", arguments}};
+    }
+  }
+  return messages;
+}
+
+Json parse_tool_calls(const Json& calls, const std::string& path, Warnings& warnings) {
   Json out = Json::array();
   for (size_t i = 0; i < calls.size(); ++i) {
     Fields call(calls[i], concat(path, "[", i, "]"));
@@ -60,29 +76,30 @@ Json parse_tool_calls(const Json& calls, const std::string& path) {
     Json entry = Json::object();
     if (const auto id = call.string("id")) entry["id"] = *id;
     entry["type"] = "function";
-    entry["function"] = {
-        {"name", *name},
-        {"arguments", parse_arguments(inner.find("arguments"), inner.path_of("arguments"))}};
+    entry["function"] = {{"name", *name},
+                         {"arguments", parse_arguments(inner.find("arguments"),
+                                                       inner.path_of("arguments"), warnings)}};
     out.push_back(std::move(entry));
   }
   return out;
 }
 
-Json parse_message(const Json& message, const std::string& path, Warnings& warnings) {
+Json parse_message(const Json& message, const std::string& path, const std::string& joiner,
+                   Warnings& warnings) {
   Fields fields(message, path);
   std::string role = fields.string("role").value_or("");
   if (role == "developer") role = "system";
   if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
     refuse(fields.path_of("role"), "must be system, developer, user, assistant or tool");
   }
-  Json out = {{"role", role}, {"content", parse_content(fields)}};
+  Json out = {{"role", role}, {"content", parse_content(fields, joiner)}};
   if (role == "assistant") {
     auto reasoning = fields.string("reasoning_content");
     if (const auto other = fields.string("reasoning"); !reasoning) reasoning = other;
     if (reasoning) out["reasoning_content"] = *reasoning;
     const Json* calls = fields.array("tool_calls", kMaxTools);
     if (calls != nullptr && !calls->empty()) {
-      out["tool_calls"] = parse_tool_calls(*calls, fields.path_of("tool_calls"));
+      out["tool_calls"] = parse_tool_calls(*calls, fields.path_of("tool_calls"), warnings);
     }
     fields.find("refusal");
   }
@@ -92,13 +109,15 @@ Json parse_message(const Json& message, const std::string& path, Warnings& warni
   return out;
 }
 
-Json parse_messages(Fields& fields, Warnings& warnings) {
+Json parse_messages(Fields& fields, const ServedModel& model, Warnings& warnings) {
   const Json* messages = fields.array("messages", kMaxMessages);
   if (messages == nullptr) refuse("messages", "is missing");
   if (messages->empty()) refuse("messages", "is empty");
+  const std::string joiner =
+      model.chat_template == nullptr ? "" : model.chat_template->part_joiner();
   Json out = Json::array();
   for (size_t i = 0; i < messages->size(); ++i) {
-    out.push_back(parse_message((*messages)[i], concat("messages[", i, "]"), warnings));
+    out.push_back(parse_message((*messages)[i], concat("messages[", i, "]"), joiner, warnings));
   }
   return out;
 }
@@ -160,34 +179,78 @@ ChatTemplate::Options parse_template_options(Fields& fields) {
   if (const auto thinking = fields.boolean("enable_thinking")) {
     options.kwargs["enable_thinking"] = *thinking;
   }
+  if (const auto effort = fields.string("reasoning_effort")) {
+    options.kwargs["reasoning_effort"] = *effort;
+    if (*effort == "none" && !options.kwargs.contains("enable_thinking")) {
+      options.kwargs["enable_thinking"] = false;
+    }
+  }
   return options;
 }
 
-ChatPrompt render(const Json& messages, const Json& tools, const ChatTemplate::Options& options,
-                  const ServedModel& model, Warnings& warnings) {
+// Stands behind the last message's text while it is rendered, to find its end again.
+constexpr std::string_view kEndOfText = "\uE000 the text ends here \uE001";
+
+ChatPrompt render(Json messages, const Json& tools, const ChatTemplate::Options& options,
+                  const ServedModel& model, bool goes_on, Warnings& warnings) {
   if (model.chat_template == nullptr) {
     refuse("messages",
            "the model's folder has no chat template; use /v1/completions, or start "
            "the server with --chat-template");
   }
   ChatPrompt prompt;
-  prompt.text = model.chat_template->render(messages, tools, options, warnings);
+  if (goes_on) {
+    Json& content = messages.back()["content"];
+    content = concat(content.get<std::string>(), kEndOfText);
+  }
+  try {
+    prompt.text = model.chat_template->render(messages, tools, options, warnings);
+  } catch (const ApiError&) {
+    const Json objects = with_objects(messages);
+    if (objects == messages) throw;
+    prompt.text = model.chat_template->render(objects, tools, options, warnings);
+  }
+  if (goes_on) {
+    const size_t end = prompt.text.rfind(kEndOfText);
+    if (end == std::string::npos) {
+      refuse("continue_final_message", "the chat template does not show the last message's text");
+    }
+    prompt.text.resize(end);
+  }
   prompt.ids = model.encode(prompt.text, false, "messages");
   return prompt;
 }
 
-bool ends_inside_think(const std::string& prompt) {
+bool ends_inside_think(const std::string& prompt, const Json& messages, bool goes_on) {
+  if (goes_on) {
+    const auto& text = messages.back().at("content").get_ref<const std::string&>();
+    const size_t opened = text.rfind("<think>"), closed = text.rfind("</think>");
+    return opened != std::string::npos && (closed == std::string::npos || closed < opened);
+  }
   const size_t end = prompt.find_last_not_of(" \t\r\n");
   return end != std::string::npos &&
          std::string_view(prompt).substr(0, end + 1).ends_with("<think>");
 }
 
+// Whether the answer goes on with the last message's text.
+bool goes_on_with(const Json& messages, Fields& fields) {
+  if (!fields.boolean("continue_final_message").value_or(false)) return false;
+  if (fields.boolean("add_generation_prompt").value_or(false)) {
+    refuse("continue_final_message", "cannot go with add_generation_prompt");
+  }
+  const Json& last = messages.back();
+  const bool text = last.at("role") == "assistant" && !last.contains("tool_calls") &&
+                    !last.at("content").get_ref<const std::string&>().empty();
+  if (!text) {
+    refuse("continue_final_message",
+           "needs a last message of the assistant with text and no calls");
+  }
+  return true;
+}
+
 void refuse_old_fields(Fields& fields) {
   for (const char* name : {"functions", "function_call"}) {
     if (fields.find(name) != nullptr) refuse(name, "is the old form; use tools and tool_choice");
-  }
-  if (fields.boolean("continue_final_message").value_or(false)) {
-    refuse("continue_final_message", "is not possible; use /v1/completions");
   }
   const Json* modalities = fields.array("modalities", 8);
   if (modalities != nullptr && *modalities != Json::array({"text"})) {
@@ -201,18 +264,21 @@ void refuse_old_fields(Fields& fields) {
 ChatRequest parse_chat(const Json& body, const ServedModel& model, bool test_hooks) {
   ChatRequest request;
   Fields fields(body, "");
-  request.common = parse_common(fields, model, test_hooks);
+  request.common = parse_common(fields, model, true, test_hooks);
   Warnings& warnings = request.common.warnings;
   refuse_old_fields(fields);
-  const Json messages = parse_messages(fields, warnings);
+  const Json messages = parse_messages(fields, model, warnings);
   request.tools = parse_tools(fields);
   parse_tool_choice(fields, request);
   if (request.tool_choice == ToolChoice::kRequired &&
       request.common.structure.kind != Structure::Kind::kNone) {
     refuse(request.common.structure.field, "cannot go with tool_choice required");
   }
-  request.prompt = render(messages, request.tools, parse_template_options(fields), model, warnings);
-  request.opens_reasoning = ends_inside_think(request.prompt.text);
+  const bool goes_on = goes_on_with(messages, fields);
+  ChatTemplate::Options options = parse_template_options(fields);
+  options.add_generation_prompt = options.add_generation_prompt && !goes_on;
+  request.prompt = render(messages, request.tools, options, model, goes_on, warnings);
+  request.opens_reasoning = ends_inside_think(request.prompt.text, messages, goes_on);
 
   GenerationRequest& engine = request.common.engine;
   request.logprobs = fields.boolean("logprobs").value_or(false);
@@ -226,9 +292,8 @@ ChatRequest parse_chat(const Json& body, const ServedModel& model, bool test_hoo
   const int64_t rest = model.max_positions - static_cast<int64_t>(request.prompt.ids.size());
   request.common.max_tokens =
       fit_length(request.prompt.ids.size(), asked.value_or(rest), model, "messages", warnings);
-  if (fields.boolean("parallel_tool_calls") == false) {
-    warnings.emplace_back("parallel_tool_calls: false is ignored");
-  }
+  check_min_tokens(request.common);
+  request.parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
   fields.warn_unread(warnings);
   return request;
 }
@@ -237,8 +302,11 @@ ChatPrompt chat_prompt(const Json& body, const ServedModel& model) {
   Fields fields(body, "");
   Warnings warnings;
   if (fields.find("messages") == nullptr) refuse("prompt", "is missing, and so is messages");
-  const Json messages = parse_messages(fields, warnings);
-  return render(messages, parse_tools(fields), parse_template_options(fields), model, warnings);
+  const Json messages = parse_messages(fields, model, warnings);
+  const bool goes_on = goes_on_with(messages, fields);
+  ChatTemplate::Options options = parse_template_options(fields);
+  options.add_generation_prompt = options.add_generation_prompt && !goes_on;
+  return render(messages, parse_tools(fields), options, model, goes_on, warnings);
 }
 
 }  // namespace replayssm::server

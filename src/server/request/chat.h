@@ -20,6 +20,7 @@ struct ChatRequest {
   bool opens_reasoning = false;  // the prompt ends inside a <think>
   Json tools = Json::array();    // those that may be called; empty with tool_choice none
   ToolChoice tool_choice = ToolChoice::kNone;
+  bool parallel_calls = true;  // else the answer ends behind its first call
 };
 
 // Throws ApiError.

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "server/api_error.h"
+#include "server/request/unserved.h"
 
 namespace replayssm::server {
 namespace {
@@ -45,8 +46,20 @@ Penalties parse_penalties(Fields& fields, const ServedModel& model) {
   Penalties penalties;
   penalties.presence = static_cast<float>(fields.number("presence_penalty", -2, 2).value_or(0));
   penalties.frequency = static_cast<float>(fields.number("frequency_penalty", -2, 2).value_or(0));
-  penalties.repetition = static_cast<float>(
-      fields.number("repetition_penalty", 0.01, 100).value_or(model.defaults.repetition_penalty));
+  auto repetition = fields.number("repetition_penalty", 0.01, 100);
+  const auto same = fields.number("repeat_penalty", 0.01, 100);
+  if (repetition && same && *repetition != *same) {
+    refuse(fields.path_of("repeat_penalty"),
+           "is another name of repetition_penalty, which differs");
+  }
+  if (!repetition) repetition = same;
+  penalties.repetition = static_cast<float>(repetition.value_or(model.defaults.repetition_penalty));
+  const auto window = fields.integer("repeat_last_n", -1, INT32_MAX).value_or(-1);
+  if (window != -1 &&
+      (penalties.repetition != 1 || penalties.presence != 0 || penalties.frequency != 0)) {
+    refuse(fields.path_of("repeat_last_n"),
+           "is not served here; penalties count all tokens: leave it away or send -1");
+  }
   const Json* bias = fields.object("logit_bias");
   if (bias == nullptr) return penalties;
   const std::string path = fields.path_of("logit_bias");
@@ -73,7 +86,8 @@ DraftMode parse_draft(Fields& fields) {
   if (name == "none") return DraftMode::kNone;
   if (name == "ngram") return DraftMode::kNgram;
   if (name == "model") return DraftMode::kModel;
-  refuse(fields.path_of("draft"), "must be default, none, ngram or model");
+  if (name == "mtp") return DraftMode::kMtp;
+  refuse(fields.path_of("draft"), "must be default, none, ngram, model or mtp");
 }
 
 void parse_scripted_drafts(Fields& fields, const ServedModel& model, bool test_hooks,
@@ -109,8 +123,9 @@ std::string session_name(const std::string& name, const std::string& field) {
   return name;
 }
 
-CommonRequest parse_common(Fields& fields, const ServedModel& model, bool test_hooks) {
+CommonRequest parse_common(Fields& fields, const ServedModel& model, bool chat, bool test_hooks) {
   CommonRequest common;
+  refuse_unserved(fields, chat);
   check_model(fields, model);
   GenerationRequest& engine = common.engine;
   engine.sampling = parse_sampling(fields, model.defaults);
@@ -125,6 +140,7 @@ CommonRequest parse_common(Fields& fields, const ServedModel& model, bool test_h
   }
   common.structure = parse_structure(fields, common.warnings);
   common.max_tokens = fields.integer("max_tokens", 0, INT32_MAX);
+  common.min_tokens = fields.integer("min_tokens", 0, INT32_MAX).value_or(0);
   if (const auto k = fields.integer("prompt_logprobs", 0, kMaxLogprobs)) {
     engine.prompt_logprobs = static_cast<int32_t>(*k);
   }
@@ -148,6 +164,13 @@ CommonRequest parse_common(Fields& fields, const ServedModel& model, bool test_h
     refuse("include_stop_str_in_output", "is not possible here");
   }
   return common;
+}
+
+void check_min_tokens(const CommonRequest& common) {
+  if (common.min_tokens > *common.max_tokens) {
+    refuse("min_tokens", concat("is ", common.min_tokens,
+                                ", more than max_tokens or what is left: ", *common.max_tokens));
+  }
 }
 
 int64_t fit_length(size_t prompt_tokens, int64_t max_tokens, const ServedModel& model,

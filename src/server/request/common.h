@@ -21,6 +21,7 @@ struct CommonRequest {
   std::vector<std::string> stops;
   Structure structure;  // of the answer
   std::optional<int64_t> max_tokens;
+  int64_t min_tokens = 0;  // before which no end token ends a choice
   bool stream = false;
   bool include_usage = false;
   bool skip_special_tokens = true;
@@ -34,12 +35,16 @@ Json parse_body(const HttpRequest& request);
 // '.'; at most 64. Throws ApiError.
 std::string session_name(const std::string& name, const std::string& field);
 
-// Refuses another model's name with 404. `test_hooks`: takes scripted_drafts.
-CommonRequest parse_common(Fields& fields, const ServedModel& model, bool test_hooks);
+// Refuses another model's name with 404, and fields that change the answer and are not served.
+// `test_hooks`: takes scripted_drafts.
+CommonRequest parse_common(Fields& fields, const ServedModel& model, bool chat, bool test_hooks);
 
 // The prompt's length and max_tokens made to fit the model; a prompt that leaves no room for one
 // token is a 400 that names both numbers. Returns max_new_tokens.
 int64_t fit_length(size_t prompt_tokens, int64_t max_tokens, const ServedModel& model,
                    const std::string& prompt_field, Warnings& warnings);
+
+// Refuses a min_tokens above max_tokens, which must be set.
+void check_min_tokens(const CommonRequest& common);
 
 }  // namespace replayssm::server

@@ -42,7 +42,7 @@ std::vector<std::vector<int32_t>> parse_prompts(Fields& fields, const ServedMode
 CompletionRequest parse_completion(const Json& body, const ServedModel& model, bool test_hooks) {
   CompletionRequest request;
   Fields fields(body, "");
-  request.common = parse_common(fields, model, test_hooks);
+  request.common = parse_common(fields, model, false, test_hooks);
   GenerationRequest& engine = request.common.engine;
   request.prompts = parse_prompts(fields, model, !engine.session.empty());
   if (request.prompts.size() * static_cast<size_t>(engine.n) > kMaxChoices) {
@@ -71,6 +71,7 @@ CompletionRequest parse_completion(const Json& body, const ServedModel& model, b
         fitted, fit_length(prompt.size(), max_tokens, model, "prompt", request.common.warnings));
   }
   request.common.max_tokens = fitted;
+  check_min_tokens(request.common);
   fields.warn_unread(request.common.warnings);
   return request;
 }

@@ -41,7 +41,7 @@ TEST(LinearCuda, MatchesReference) {
       for (const Shape& shape :
            {Shape{1, 1, 1}, Shape{1, 7, 63}, Shape{2, 64, 64}, Shape{3, 72, 40}, Shape{4, 2056, 16},
             Shape{5, 33, 130}, Shape{7, 129, 65}, Shape{13, 256, 200}, Shape{64, 304, 64},
-            Shape{33, 1000, 72}}) {
+            Shape{33, 1000, 72}, Shape{1, 520, 700}, Shape{1, 9216, 270}}) {
         for (const DType wt : kActivations) {
           for (const DType xt : kActivations) {
             Tensor w(wt, shape.n_out, shape.n_in), x(xt, shape.rows, shape.n_in);
@@ -150,11 +150,42 @@ TEST(LinearCuda, ExactRowsDoNotDependOnTheirNumber) {
   }
 }
 
+// Few outputs have a kernel of their own in kFast: a row's bits are the same in 2 rows and in 32.
+// Row lengths that end within a warp's turn, outputs that end within a block.
+TEST(LinearCuda, RowsOfFewOutputsDoNotDependOnTheirNumber) {
+  const Device device(Mode::kFast);
+  constexpr int64_t kRows = 32;
+  for (const Shape& shape : {Shape{kRows, 32, 8}, Shape{kRows, 96, 64}, Shape{kRows, 2560, 64},
+                             Shape{kRows, 3136, 96}, Shape{kRows, 1056, 200}}) {
+    SCOPED_TRACE(::testing::Message() << shape.n_in << " x " << shape.n_out);
+    Tensor w(DType::kBF16, shape.n_out, shape.n_in), x(DType::kBF16, kRows, shape.n_in);
+    w.fill(1);
+    x.fill(2);
+    const std::vector<double> truth = ref::linear(x.matrix(), w.matrix(), nullptr);
+    const DeviceWeight dw(w);
+    const DeviceTensor dx(x, Place::kPieces);
+    const auto run = [&](int64_t rows) {
+      const DeviceTensor y = output(DType::kF32, kRows, shape.n_out, Place::kPieces);
+      linear(device.context(), dw.linear(), dx.matrix().slice_rows(0, rows),
+             y.matrix().slice_rows(0, rows));
+      return y.get();
+    };
+    Tensor all = run(kRows);
+    EXPECT_LT(nmse(all, truth), bound(DType::kF32));
+    for (const int64_t rows : {2, 3, 7, 8, 9, 15, 16, 17, 24, 31}) {
+      Tensor some = run(rows);
+      for (int64_t r = 0; r < rows; ++r) {
+        EXPECT_TRUE(same_row(all, r, some, r)) << rows << " rows, row " << r;
+      }
+    }
+  }
+}
+
 TEST(LinearCuda, RowsDoNotPoisonOneAnother) {
   for (const Mode mode : {Mode::kFast, Mode::kExact}) {
     const Device device(mode);
     for (const int64_t rows : {4, 20}) {
-      Tensor w(DType::kBF16, 104, 80), x(DType::kBF16, rows, 80);
+      Tensor w(DType::kBF16, 104, 96), x(DType::kBF16, rows, 96);
       w.fill(1);
       x.fill(2);
       const DeviceWeight dw(w);
@@ -165,7 +196,7 @@ TEST(LinearCuda, RowsDoNotPoisonOneAnother) {
         return y.get();
       };
       Tensor clean = run();
-      for (int64_t i = 0; i < 80; ++i) x.set(2, i, i % 2 == 0 ? NAN : INFINITY);
+      for (int64_t i = 0; i < 96; ++i) x.set(2, i, i % 2 == 0 ? NAN : INFINITY);
       Tensor poisoned = run();
       for (int64_t r = 0; r < rows; ++r) EXPECT_EQ(same_row(clean, r, poisoned, r), r != 2);
     }

@@ -151,6 +151,39 @@ TEST(NormCuda, GatedMatchesReference) {
   }
 }
 
+TEST(NormCuda, GatedGroupsCanBeTiled) {
+  const Device device;
+  constexpr int64_t kTiled[] = {0, 2, 4, 1, 3, 5};
+  for (const int64_t size : {24, 128, 960}) {
+    const std::vector<float> w = random_weights(size, 5);
+    const DeviceBuffer dw(w);
+    GatedNorm norm{GateOrder::kNormThenGate, GateFunction::kSilu, size, {}, true};
+    norm.weight = on_device(dw, false);
+    Tensor y(DType::kBF16, 7, 6 * size), z(DType::kBF16, 7, 6 * size);
+    y.fill(1);
+    z.fill(2, 3.0f);
+    for (const Place place : kPlaces) {
+      const DeviceTensor dy(y, place), dz(z, place);
+      const DeviceTensor out = output(DType::kBF16, 7, 6 * size, place);
+      gated_norm(device.context(), norm, dy.matrix(), dz.matrix(), out.matrix());
+      Tensor plain = out.get();
+      norm.tile = 2;
+      gated_norm(device.context(), norm, dy.matrix(), dz.matrix(), out.matrix());
+      Tensor tiled = out.get();
+      norm.tile = 0;
+      for (int64_t r = 0; r < 7; ++r) {
+        for (int64_t g = 0; g < 6; ++g) {
+          EXPECT_EQ(
+              std::memcmp(plain.matrix().at(r, g * size), tiled.matrix().at(r, kTiled[g] * size),
+                          static_cast<size_t>(size) * 2),
+              0)
+              << r << " " << g;
+        }
+      }
+    }
+  }
+}
+
 // Rows in pieces take kernels of their own, by the size of a group.
 TEST(NormCuda, GatedHalvesMatchReferenceAndHaveTheBitsOfOddPlaces) {
   const Device device;

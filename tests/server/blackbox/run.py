@@ -32,7 +32,7 @@ class Run:
         self.draft_tokens = args.draft_tokens
         self.drafters = ["none", "ngram", "default"]
         if args.draft not in ("off", "ngram"):
-            self.drafters.append("model")
+            self.drafters.append("mtp" if args.draft == "mtp" else "model")
         self.interval = self.chunk = args.interval
         self.max_positions = args.max_positions
         self.flags = ["--memory", str(args.memory), "--max-sequences", str(self.sequences),

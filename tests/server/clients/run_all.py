@@ -53,6 +53,7 @@ GROUPS = {
               [("aider", "coding_agents.py", ["--agent", "aider", "--binary", "bin/aider"])]),
     "mini": (["mini-swe-agent"],
              [("mini", "coding_agents.py", ["--agent", "mini", "--binary", "bin/mini"])]),
+    "guidellm": (["guidellm"], [("guidellm", "guidellm_load.py", ["--binary", "bin/guidellm"])]),
     "lm_eval": (["lm-eval[api]", "transformers"],
                 [("lm_eval", "lm_eval_task.py", ["--binary", "bin/lm_eval"])]),
 }
