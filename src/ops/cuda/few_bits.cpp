@@ -95,7 +95,10 @@ Fp4Scale from_e4m3(uint8_t bits) {
 class TilePacker {
  public:
   TilePacker(const FewBits& form, int64_t n_in, uint8_t* to)
-      : form_(form), n_in_(n_in), to_(to), n_groups_((n_in + form.format.group - 1) / form.format.group) {}
+      : form_(form),
+        n_in_(n_in),
+        to_(to),
+        n_groups_((n_in + form.format.group - 1) / form.format.group) {}
 
   // Returns the output's factor.
   float put(int64_t o, const QuantRow& row) {
@@ -107,7 +110,8 @@ class TilePacker {
       factor = std::ldexp(factor, shift);
     }
     for (int64_t i = 0; i < n_in_; ++i) {
-      const Fp4Scale* scale = fp4.empty() ? nullptr : &fp4[static_cast<size_t>(i / form_.format.group)];
+      const Fp4Scale* scale =
+          fp4.empty() ? nullptr : &fp4[static_cast<size_t>(i / form_.format.group)];
       put_code(form_.codes, unit(i / kFewUnit), o, i % kFewUnit, code_of(row.codes[i], scale));
     }
     const int64_t scale_bytes = form_.format.scale_bytes(), min_bytes = form_.format.min_bytes();

@@ -55,7 +55,9 @@ struct Form {
   static constexpr int kFold = kFoldOf;
   static constexpr bool kMin = kMinOf;  // added: kAdded or kSuper
   static constexpr bool kZeros = kCodesOf == FewCodes::kInt4 && !kMinOf;
-  static constexpr int kPieces = kCodesOf == FewCodes::kInt8 ? 4 : kCodesOf == FewCodes::kInt6 ? 3 : 2;
+  static constexpr int kPieces = kCodesOf == FewCodes::kInt8   ? 4
+                                 : kCodesOf == FewCodes::kInt6 ? 3
+                                                               : 2;
   static constexpr int kFoldSteps = kFoldOf == 16 || kFoldOf == 0 ? 1 : 2;
 };
 
@@ -180,8 +182,8 @@ __device__ __forceinline__ void scales_of(float s[2][4], const Args& args, const
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t byte = w[h] >> (8 * i) & 0xffu;
-      const float value = static_cast<float>(
-          has_sign ? static_cast<int>(static_cast<int8_t>(byte)) : static_cast<int>(byte));
+      const float value = static_cast<float>(has_sign ? static_cast<int>(static_cast<int8_t>(byte))
+                                                      : static_cast<int>(byte));
       s[h][i] = __fmul_rn(value, super);
     }
   }
@@ -380,8 +382,7 @@ __global__ void __launch_bounds__(kThreads, kN == 1 ? 3 : 2)
   if (warp < args.n_segments) {
     const int end = first_unit(args, warp + 1);
     int u = first_unit(args, warp);
-    const uint8_t* at =
-        args.weight + (int64_t{blockIdx.x} * args.n_units + u) * args.unit_bytes;
+    const uint8_t* at = args.weight + (int64_t{blockIdx.x} * args.n_units + u) * args.unit_bytes;
     const uint16_t* x[kN];
 #pragma unroll
     for (int t = 0; t < kN; ++t) {
@@ -449,8 +450,7 @@ __global__ void __launch_bounds__(kThreads) many_rows_kernel(const __grid_consta
   const int64_t tiles = (args.n_out + kTile - 1) / kTile;
   // A warp past the end repeats the last tile; its results are not stored.
   const int64_t tile = int64_t{blockIdx.x} * kWarps + warp;
-  const uint8_t* at =
-      args.weight + min(tile, tiles - 1) * args.n_units * int64_t{args.unit_bytes};
+  const uint8_t* at = args.weight + min(tile, tiles - 1) * args.n_units * int64_t{args.unit_bytes};
   const auto fetch_x = [&](int u) {
     for (int i = static_cast<int>(threadIdx.x); i < kManyRows * kUnit / 8; i += kThreads) {
       const int r = i / (kUnit / 8), at_unit = i % (kUnit / 8) * 8;
@@ -579,14 +579,16 @@ void with_form(const FewBits& form, const Body& body) {
   const bool min = form.format.min == GroupMin::kAdded || form.format.min == GroupMin::kSuper;
   switch (form.codes) {
     case FewCodes::kInt4:
-      return min ? body(Form<FewCodes::kInt4, 32, true>()) : body(Form<FewCodes::kInt4, 32, false>());
+      return min ? body(Form<FewCodes::kInt4, 32, true>())
+                 : body(Form<FewCodes::kInt4, 32, false>());
     case FewCodes::kE2m1:
       return body(Form<FewCodes::kE2m1, 0, false>());
     case FewCodes::kIq4:
       return body(Form<FewCodes::kIq4, 32, false>());
     case FewCodes::kInt6:
       if (narrow) return body(Form<FewCodes::kInt6, 16, false>());
-      return min ? body(Form<FewCodes::kInt6, 32, true>()) : body(Form<FewCodes::kInt6, 32, false>());
+      return min ? body(Form<FewCodes::kInt6, 32, true>())
+                 : body(Form<FewCodes::kInt6, 32, false>());
     case FewCodes::kInt8:
       return body(Form<FewCodes::kInt8, 32, false>());
   }
@@ -630,8 +632,8 @@ void widen_few(const CudaContext& context, const LinearCuda& weight, int64_t fir
   const Args args = args_of(weight);
   const dim3 grid(blocks_for(n, kTile), blocks_for(args.n_units, 4 * kWarps));
   with_form(weight.few, [&](auto form) {
-    widen_kernel<decltype(form)><<<grid, kThreads, 0, context.stream()>>>(
-        args, first, static_cast<uint16_t*>(to));
+    widen_kernel<decltype(form)>
+        <<<grid, kThreads, 0, context.stream()>>>(args, first, static_cast<uint16_t*>(to));
   });
   check_launch("linear");
 }
