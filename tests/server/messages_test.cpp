@@ -159,7 +159,8 @@ TEST_F(Messages, BlocksAreTheChatsMessages) {
   say("ok");
   const std::string chat = prompt_of("/v1/chat/completions", R"({"messages": [
       {"role": "system", "content": "Be brief."},
-      {"role": "user", "content": "one two"},
+      {"role": "user", "content": [{"type": "text", "text": "one "},
+                                   {"type": "text", "text": "two"}]},
       {"role": "assistant", "content": "Let me see.", "reasoning_content": "hm", "tool_calls": [
         {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
         {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
