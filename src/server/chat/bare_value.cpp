@@ -76,6 +76,54 @@ const Json* resolved(const Json& ref, const Json& root) {
   }
 }
 
+// Calls visit(other) for each schema that one refers to or joins, so that must hold beside it.
+template <typename Visit>
+void for_each_joined(const Json& schema, const Json& root, const Visit& visit) {
+  if (const auto ref = schema.find("$ref"); ref != schema.end()) {
+    if (const Json* other = resolved(*ref, root)) visit(*other);
+  }
+  if (const auto list = schema.find("allOf"); list != schema.end() && list->is_array()) {
+    for (const Json& one : *list) visit(one);
+  }
+}
+
+std::optional<Json> property_at(const Json& schema, const Json& root, const std::string& name,
+                                int depth) {
+  if (!schema.is_object() || depth > kMaxDepth) return {};
+  Json all = Json::array();
+  const auto own = schema.find("properties");
+  if (own != schema.end() && own->is_object() && own->contains(name)) all.push_back((*own)[name]);
+  for_each_joined(schema, root, [&](const Json& other) {
+    if (auto found = property_at(other, root, name, depth + 1)) all.push_back(std::move(*found));
+  });
+  for (const char* key : {"anyOf", "oneOf"}) {
+    const auto list = schema.find(key);
+    if (list == schema.end() || !list->is_array()) continue;
+    Json any = Json::array();
+    for (const Json& one : *list) {
+      if (auto found = property_at(one, root, name, depth + 1)) any.push_back(std::move(*found));
+    }
+    if (!any.empty()) all.push_back(Json::object({{"anyOf", std::move(any)}}));
+  }
+  if (all.empty()) return {};
+  if (all.size() == 1) return std::move(all[0]);
+  return Json::object({{"allOf", std::move(all)}});
+}
+
+bool requires_at(const Json& schema, const Json& root, const std::string& name, int depth) {
+  if (!schema.is_object() || depth > kMaxDepth) return false;
+  const auto own = schema.find("required");
+  if (own != schema.end() && own->is_array() &&
+      std::find(own->begin(), own->end(), name) != own->end()) {
+    return true;
+  }
+  bool found = false;
+  for_each_joined(schema, root, [&](const Json& other) {
+    found = found || requires_at(other, root, name, depth + 1);
+  });
+  return found;
+}
+
 Allowed allowed_by(const Json& schema, const Json& root, int depth);
 
 void join(Allowed& all, const Allowed& part) {
@@ -201,6 +249,14 @@ std::optional<Json> value_of(std::string_view text, const Allowed& allowed) {
 
 std::optional<Json> bare_value(std::string_view text, const Json& schema, const Json& root) {
   return value_of(text, allowed_by(schema, root, 0));
+}
+
+std::optional<Json> property_schema(const Json& schema, const Json& root, const std::string& name) {
+  return property_at(schema, root, name, 0);
+}
+
+bool requires_property(const Json& schema, const Json& root, const std::string& name) {
+  return requires_at(schema, root, name, 0);
 }
 
 std::string not_bare(const Json& schema, const Json& root, std::string_view end) {

@@ -16,6 +16,13 @@ namespace replayssm::server {
 // feed. None: the text is empty, and neither a string nor null is allowed.
 std::optional<Json> bare_value(std::string_view text, const Json& schema, const Json& root);
 
+// What an object schema says of its property `name`, directly or behind $ref, allOf, anyOf and
+// oneOf; none if it does not name it.
+std::optional<Json> property_schema(const Json& schema, const Json& root, const std::string& name);
+
+// Whether each object that fits the schema has the property.
+bool requires_property(const Json& schema, const Json& root, const std::string& name);
+
 // Why some value that fits the schema would come out of bare_value() as one that does not; empty if
 // none would. `end` is the mark behind a value.
 std::string not_bare(const Json& schema, const Json& root, std::string_view end);

@@ -29,21 +29,14 @@ const Json& parameters_of(const Json& function) {
   return parameters == function.end() || !parameters->is_object() ? kNone : *parameters;
 }
 
-bool names(const Json& parameters, std::string_view name) {
-  const auto properties = parameters.find("properties");
-  return properties != parameters.end() && properties->is_object() &&
-         properties->contains(std::string(name));
+bool names(const Json& parameters, const std::string& name) {
+  return property_schema(parameters, parameters, name).has_value();
 }
 
 // An empty one where nothing is said of the parameter.
 Json schema_of(const Json& parameters, const std::string& name) {
-  if (names(parameters, name)) return parameters["properties"][name];
+  if (auto found = property_schema(parameters, parameters, name)) return std::move(*found);
   return parameters.value("additionalProperties", Json::object());
-}
-
-bool is_required(const Json& parameters, const std::string& name) {
-  const Json required = parameters.value("required", Json::array());
-  return std::find(required.begin(), required.end(), name) != required.end();
 }
 
 class FunctionReader {
@@ -168,7 +161,7 @@ class FunctionReader {
           bare_value(all().substr(0, end.at), schema_of(*parameters_, key), *parameters_);
       if (value) {
         arguments[key] = *value;
-      } else if (is_required(*parameters_, key)) {
+      } else if (requires_property(*parameters_, *parameters_, key)) {
         arguments[key] = "";
       }
       text_.advance(end.next);
