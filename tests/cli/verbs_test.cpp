@@ -163,7 +163,8 @@ TEST(Gguf, EveryVerbTakesAFile) {
   }
   // Its tensors a hole: inspect reads none of them.
   int64_t tensor_bytes = 0;
-  for (const GgufTensor& tensor : GgufFiles::open(few).tensors()) tensor_bytes += tensor.bytes;
+  const auto files = GgufFiles::open(few);
+  for (const GgufTensor& tensor : files.tensors()) tensor_bytes += tensor.bytes;
   const auto size = static_cast<int64_t>(std::filesystem::file_size(few));
   std::filesystem::resize_file(few, static_cast<uintmax_t>(size - tensor_bytes + 4096));
   std::filesystem::resize_file(few, static_cast<uintmax_t>(size));
