@@ -20,8 +20,8 @@
 
 namespace replayssm::ops {
 
-// No score lies lower than the largest logit's may: gumbel() is in (kLeastGumbel, kMostGumbel).
-constexpr float kLeastGumbel = -3.2f, kMostGumbel = 22.9f;
+// No score lies lower than the largest logit's may: gumbel() is in (kLeastGumbel, kMaxGumbel).
+constexpr float kLeastGumbel = -3.2f, kMaxGumbel = 22.9f;
 
 struct NoiseBlock {
   uint32_t word[4];  // of tokens 4 block, 4 block + 1, ...

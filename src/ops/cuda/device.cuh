@@ -129,9 +129,6 @@ __device__ __forceinline__ void store_eight(const float x[8], void* base, DType 
 
 __device__ __forceinline__ float sigmoid(float x) { return __frcp_rn(1.0f + exp_fast(-x)); }
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
-__device__ __forceinline__ float relu_squared(float x) {
-  return (x > 0.0f || x != x) ? x * x : 0.0f;
-}
 
 // 16 bytes that are read once and never written: they do not stay in the caches.
 __device__ __forceinline__ uint4 stream_16(const void* p) {

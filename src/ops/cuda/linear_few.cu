@@ -89,15 +89,6 @@ __device__ __forceinline__ uint4 load_record(const uint8_t* p, int bytes) {
   return r;
 }
 
-// Read once: does not stay in the first cache.
-__device__ __forceinline__ uint4 stream_16(const void* p) {
-  uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(p));
-  return x;
-}
-
 template <typename F>
 __device__ __forceinline__ void load_unit(Unit<F>& unit, const Args& args, const uint8_t* p,
                                           int lane) {
